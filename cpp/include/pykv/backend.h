@@ -1,0 +1,136 @@
+// Floor 2. The machine that computes. Exactly one implementation is built
+// (cpp/src/backend_cpu/ or backend_cuda/); both define this class. Above this floor a
+// row is a handle, never a pointer.
+//
+// Batch invariance (settled, not a mode): the bits of an output row depend only on that
+// row's inputs and, in attention, on positions: never on the number of rows, their
+// order, the thread count, the chunk a prompt was cut into, where cells lie or who
+// shares them. Two tiers of instruction sets may differ from each other.
+//
+// Errors: every size and handle is checked, in release builds (InvalidArgument).
+// Threads: one call at a time per Backend; a call uses up to `threads` threads itself.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "pykv/block_layout.h"
+#include "pykv/dtype.h"
+#include "pykv/types.h"
+
+namespace pykv {
+
+using BufferId = Id<struct BufferTag, std::uint32_t>;
+using WeightId = Id<struct WeightTag, std::uint32_t>;
+using PoolId = Id<struct PoolTag, std::uint32_t>;
+
+// Rows [first, first + count) of a float32 buffer; `width` elements each.
+struct Rows {
+  BufferId buffer;
+  std::uint32_t first = 0;
+  std::uint32_t count = 0;
+  std::uint32_t width = 0;
+};
+
+// A stretch of one sequence as attention reads it. Positions ascend over a
+// sequence's segments and cover [0, its last position] without gaps in this build.
+struct Segment {
+  Pos first = 0;             // logical position of the first token
+  CellIndex cell = 0;
+  std::uint32_t length = 0;
+  Pos rotation = 0;          // 0 in this build
+};
+
+// Queries of one sequence: row i of the group has position first_position + i and sees
+// positions 0 … its own.
+struct AttentionGroup {
+  std::uint32_t first_row = 0, rows = 0;
+  Pos first_position = 0;
+  std::uint32_t first_segment = 0, segments = 0;  // into AttentionBatch::segments
+};
+
+struct AttentionBatch {
+  std::vector<Segment> segments;
+  std::vector<AttentionGroup> groups;
+};
+
+struct AttentionParams {
+  std::uint32_t heads = 0;  // query heads, a multiple of the layer's kv_heads
+  float scale = 0;          // multiplies q·k, usually 1 / sqrt(k_dim)
+};
+
+struct RopeParams {
+  std::uint32_t dims = 0;          // rotated elements of each head, even
+  float base = 10000.0F;
+  bool interleaved = true;         // pairs (2i, 2i+1); false: (i, i + dims/2)
+};
+
+struct BackendConfig {
+  std::uint32_t threads = 0;  // 0: number of cores this process may use
+  std::string isa;            // "" or "auto", "scalar", "avx2", "avx512"
+};
+
+class Backend {
+ public:
+  explicit Backend(const BackendConfig& config);  // throws InvalidArgument, Unsupported
+  ~Backend();
+  Backend(const Backend&) = delete;
+  Backend& operator=(const Backend&) = delete;
+
+  static const char* name();                        // "cpu" or "cuda"
+  static std::vector<std::string> available_isas();  // best last
+  const std::string& isa() const;                   // tier in use
+  std::uint32_t threads() const;
+  void set_threads(std::uint32_t threads);          // results do not change
+
+  // --- float32 row buffers ---------------------------------------------------
+  BufferId create_buffer(std::uint32_t rows, std::uint32_t width);  // zeroed; OutOfMemory
+  void destroy_buffer(BufferId buffer);
+  void upload(Rows to, std::span<const float> from);
+  void download(Rows from, std::span<float> to) const;
+
+  // --- pool memory -----------------------------------------------------------
+  // Reserves address space for `blocks` blocks without touching it.
+  PoolId create_pool(const BlockLayout& layout, std::uint32_t blocks);
+  void destroy_pool(PoolId pool);
+  // Makes blocks usable, zero-filled; on failure throws OutOfMemory and none is.
+  void commit_blocks(PoolId pool, std::span<const BlockIndex> blocks);
+  // Gives their memory back to the system; contents are lost.
+  void release_blocks(PoolId pool, std::span<const BlockIndex> blocks);
+
+  // --- cache rows ------------------------------------------------------------
+  // Encodes row i of k [n, kv_heads * k_dim] and v [n, kv_heads * v_dim] into cells[i].
+  void write_kv(PoolId pool, std::uint32_t layer, Rows k, Rows v, std::span<const CellIndex> cells);
+  // Decodes the stored values of cells (tests, export). Same shapes.
+  void read_kv(PoolId pool, std::uint32_t layer, std::span<const CellIndex> cells, std::span<float> k,
+               std::span<float> v) const;
+  // q [n, heads * k_dim] -> out [n, heads * v_dim]: softmax(scale * q·K) V per group.
+  void attend(PoolId pool, std::uint32_t layer, Rows q, Rows out, const AttentionBatch& batch,
+              const AttentionParams& params);
+
+  // --- model operations ------------------------------------------------------
+  // Weight matrix [rows = outputs, cols = inputs] in GGUF's row layout; copied and
+  // repacked, the caller's bytes are not kept. Types f32, f16, q8_0, q4_1.
+  WeightId create_weight(DType type, std::uint32_t rows, std::uint32_t cols,
+                         std::span<const std::byte> bytes);
+  std::size_t weight_bytes() const;  // resident, all weights
+
+  void embed(WeightId table, std::span<const Token> tokens, Rows out);  // row = table[token]
+  void linear(WeightId weight, Rows in, Rows out);                      // out = in · weightᵀ
+  void rms_norm(Rows in, WeightId gain, float epsilon, Rows out);       // gain: rows 1
+  void rope(Rows x, std::uint32_t heads, const RopeParams& params, std::span<const Pos> positions);
+  void silu_mul(Rows gate, Rows up);                                    // gate = silu(gate) * up
+  void add(Rows accumulator, Rows x);                                   // accumulator += x
+  // out row i = in row rows[i]
+  void gather(Rows in, std::span<const std::uint32_t> rows, Rows out);
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace pykv

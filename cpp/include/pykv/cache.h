@@ -1,0 +1,178 @@
+// Floor 3. One KV pool for all sessions: sequences, prefix sharing, plan / commit.
+//
+//   open()    a sequence that starts from the longest cached prefix of its tokens
+//   plan()    const: finds cells for a step, or says "does not fit" (nullopt)
+//   commit()  touches memory first, then publishes; changes nothing if it throws
+//   Step      write() and attend() per layer; finish() makes tokens matchable,
+//             rollback() (also the destructor) takes everything back
+//
+// Exact lineage: tokens below exact_upto(seq) have KV that a cold run would give. Only
+// they enter the prefix tree. A sequence that appends a count without token ids ends its
+// exact lineage there.
+//
+// What is charged: a step in progress holds its cells as "computing"; a live sequence's
+// as "active"; what only the tree keeps is "idle" and may be evicted leaf first.
+//
+// Threads: every method may be called from any thread (one lock inside). One step at a
+// time: commit() throws Busy while another Step is open. Reads are safe beside a step.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "pykv/backend.h"
+#include "pykv/block_layout.h"
+#include "pykv/layer_table.h"
+#include "pykv/policy.h"
+#include "pykv/prefix_tree.h"
+#include "pykv/types.h"
+
+namespace pykv {
+
+struct CacheConfig {
+  LayerTable layers;
+  DType type_k = DType::f16;
+  DType type_v = DType::f16;
+  std::uint64_t cells = 0;       // capacity, rounded up to whole blocks; >= 1
+  std::uint64_t pool_bytes = 0;  // hard budget of committed bytes, 0: as many as cells need
+  Watermarks watermarks;
+  EdgeHash edge_hash = default_edge_hash;
+  Clock clock;                   // default: steady clock
+};
+
+struct StepRequest {
+  SeqId seq;
+  std::uint32_t count = 0;         // tokens to append, >= 1
+  std::span<const Token> tokens;   // empty, or `count` ids
+};
+
+// Result of plan(): valid until the cache changes in any way.
+class Plan {
+ public:
+  std::uint32_t tokens() const;            // sum of counts
+  std::uint64_t blocks_to_commit() const;  // memory touched by commit()
+ private:
+  friend class Cache;
+  struct Data;
+  std::shared_ptr<const Data> data_;
+};
+
+class Cache;
+
+// An open step. Rows are numbered over all requests in plan order.
+class Step {
+ public:
+  Step(Step&&) noexcept;
+  Step& operator=(Step&&) = delete;
+  ~Step();  // rolls back if neither finished nor rolled back
+
+  std::uint32_t rows() const;
+  std::span<const Pos> positions() const;      // of each row
+  const AttentionBatch& attention() const;     // groups in plan order
+
+  // k [rows, kv_heads * k_dim], v [rows, kv_heads * v_dim], all rows of the step.
+  void write(std::uint32_t layer, Rows k, Rows v);
+  // q [rows, heads * k_dim] -> out [rows, heads * v_dim]; causal over each row's own
+  // sequence including this step's tokens. write(layer) must have come before.
+  void attend(std::uint32_t layer, Rows q, Rows out, const AttentionParams& params);
+
+  // Publishes. Throws InvalidArgument if a layer with KV was not written.
+  void finish();
+  void rollback();
+
+ private:
+  friend class Cache;
+  struct Impl;
+  explicit Step(std::unique_ptr<Impl> impl);
+  std::unique_ptr<Impl> impl_;
+};
+
+struct CacheStats {
+  std::uint64_t cells_capacity = 0, cells_computing = 0, cells_active = 0, cells_pinned = 0,
+                cells_resume = 0, cells_idle = 0, cells_free = 0;  // states sum to capacity
+  std::uint64_t bytes_reserved = 0, bytes_committed = 0, bytes_per_cell = 0, bytes_budget = 0;
+  std::uint64_t sequences = 0, tree_nodes = 0, tree_tokens = 0;
+  std::uint64_t evicted_cells_watermark = 0, evicted_cells_demand = 0, evicted_cells_request = 0;
+  std::uint64_t match_query_tokens = 0, match_hit_tokens = 0;  // over open()
+  std::uint64_t alloc_failures = 0;  // plan() answers "does not fit"
+  std::uint64_t reclaim_ticks = 0, reclaim_runs = 0;
+  std::uint64_t generation = 0;      // changes with every change of the cache
+};
+
+enum class EvictReason : std::uint8_t { watermark, demand, request };
+
+class Cache {
+ public:
+  // `backend` must outlive the cache. Throws InvalidArgument, Unsupported, OutOfMemory.
+  Cache(CacheConfig config, Backend& backend);
+  ~Cache();
+  Cache(const Cache&) = delete;
+  Cache& operator=(const Cache&) = delete;
+
+  // --- sequences -------------------------------------------------------------
+  SeqId create(NamespaceId ns = {});  // empty, exact
+
+  struct Opened {
+    SeqId seq;
+    std::uint32_t reused = 0;   // tokens taken from the tree, < tokens.size()
+    std::uint32_t pending = 0;  // further ones another session is computing
+  };
+  // A sequence that already holds the longest ready prefix of `tokens`, at most all but
+  // the last one (whose logits the caller needs) or `max_reuse`.
+  Opened open(NamespaceId ns, std::span<const Token> tokens,
+              std::optional<std::uint32_t> max_reuse = std::nullopt);
+  std::uint32_t match(NamespaceId ns, std::span<const Token> tokens) const;  // length only
+
+  SeqId fork(SeqId seq);                 // O(1)
+  void remove(SeqId seq, Span span);     // the tail: span.end must be bounds().end
+  void clear(SeqId seq);                 // all tokens; the sequence stays
+  void erase(SeqId seq);                 // ends it; exact tokens stay in the tree as idle
+  void erase_all();                      // every sequence
+  Span bounds(SeqId seq) const;
+  Pos exact_upto(SeqId seq) const;
+  std::vector<Run> runs(SeqId seq) const;
+  std::vector<SeqId> sequences() const;
+  // Cells of the sequence that another sequence or several hold too.
+  std::uint32_t shared_cells(SeqId seq) const;
+
+  // --- steps -----------------------------------------------------------------
+  // nullopt: the free cells or bytes do not suffice. Throws InvalidArgument for unknown
+  // or repeated sequences, zero counts, wrong id counts, positions past kMaxPos.
+  std::optional<Plan> plan(std::span<const StepRequest> requests) const;
+  Step commit(Plan plan);  // throws StalePlan, OutOfMemory, Busy
+
+  // --- space -----------------------------------------------------------------
+  // Evicts idle cells, leaf first, until `cells` more are free or no idle ones are
+  // left. Returns how many became free.
+  std::uint32_t evict(std::uint32_t cells, EvictReason reason);
+  // One tick: evicts by the watermarks (as if `wanted` more cells were taken) and gives
+  // whole free blocks back beyond a hysteresis of 1/8 of the committed ones.
+  std::uint32_t reclaim(std::uint32_t wanted = 0);
+  void set_watermarks(const Watermarks& marks);
+  Watermarks watermarks() const;
+  // Forgets every idle prefix (all tiers, all namespaces).
+  void reset_prefixes();
+
+  CacheStats stats() const;  // O(1)
+  const CacheConfig& config() const;
+  const BlockLayout& layout() const;
+  Backend& backend() const;
+  std::vector<PrefixTree::NodeView> prefix_nodes() const;
+  // Stored values of positions [span) of `seq`: k [n, kv_heads * k_dim], v likewise.
+  void read_rows(SeqId seq, std::uint32_t layer, Span span, std::span<float> k, std::span<float> v) const;
+
+  void check_integrity() const;  // every invariant of every part; O(pool)
+
+ private:
+  friend class Step;
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace pykv

@@ -1,0 +1,34 @@
+// Floor 1. Storage types of K, V and weights, by the field's names. Block formats
+// are those of GGUF (see cpp/include/pykv/quant.h for the rounding rules).
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+
+namespace pykv {
+
+enum class DType : std::uint8_t { f32, f16, bf16, q8_0, q4_0, q4_1, q5_0, q5_1, iq4_nl };
+
+struct DTypeTraits {
+  DType type;
+  const char* name;             // as on the command line, in JSON and in metrics
+  std::uint32_t block_elements;  // elements per block, 1 for plain types
+  std::uint32_t block_bytes;     // bytes per block in GGUF's layout
+  bool for_kv;                  // usable as K or V type in this build
+  bool for_weights;             // usable as weight type in this build
+};
+
+const DTypeTraits& traits(DType type);
+std::span<const DTypeTraits> all_dtypes();
+
+// Parses a --cache-type-k/-v name. Throws InvalidArgument naming the types that work.
+DType parse_kv_type(std::string_view name);
+
+// Bytes of `elements` elements in GGUF's row layout. `elements` must be a
+// multiple of the block size (throws InvalidArgument).
+std::size_t row_bytes(DType type, std::size_t elements);
+
+}  // namespace pykv

@@ -1,0 +1,67 @@
+// Floor 4. A decoder that runs on the cache: weights from a GGUF file, forward pass over
+// a Step. Architectures are one small file each in cpp/src/model/ (this build: llama).
+// Activations are float32; weights keep their stored precision, so the result equals the
+// exact float32 forward pass of the dequantized weights up to rounding.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "pykv/backend.h"
+#include "pykv/cache.h"
+#include "pykv/gguf.h"
+#include "pykv/layer_table.h"
+
+namespace pykv {
+
+struct ModelConfig {
+  std::string architecture;        // general.architecture
+  std::string name;                // general.name, may be empty
+  std::uint32_t layers = 0;
+  std::uint32_t width = 0;         // embedding length
+  std::uint32_t feed_forward = 0;
+  std::uint32_t heads = 0;
+  std::uint32_t kv_heads = 0;
+  std::uint32_t head_dim = 0;
+  std::uint32_t vocab = 0;
+  std::uint32_t context = 0;       // trained context, tokens
+  float norm_epsilon = 1e-5F;
+  RopeParams rope;
+};
+
+// Reads and checks the configuration only. Throws UnsupportedModel naming the
+// architecture or feature, CorruptModel for values that do not fit together.
+ModelConfig read_model_config(const GgufFile& file);
+LayerTable layer_table(const ModelConfig& config);
+
+class Model {
+ public:
+  // Loads weights into `backend`, which must outlive the model.
+  Model(const GgufFile& file, Backend& backend);
+  ~Model();
+  Model(const Model&) = delete;
+  Model& operator=(const Model&) = delete;
+
+  const ModelConfig& config() const;
+  std::size_t weight_bytes() const;  // resident
+  std::uint64_t parameters() const;
+
+  // Runs all layers for the rows of `step` (tokens.size() == step.rows(), ids in
+  // [0, vocab)), writing and attending through it, and returns the logits of the rows in
+  // `logit_rows` (ascending), [logit_rows.size(), vocab], in `logits`. Does not finish
+  // the step. At most `max_rows()` rows a call. Scratch is kept between calls; one call
+  // at a time per model.
+  void forward(Step& step, std::span<const Token> tokens, std::span<const std::uint32_t> logit_rows,
+               std::span<float> logits);
+  static constexpr std::uint32_t max_rows() { return 8192; }
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace pykv

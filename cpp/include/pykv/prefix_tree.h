@@ -1,0 +1,117 @@
+// Floor 1. Radix tree over tokens, edge key (namespace, token): which prefixes are in
+// the pool, in which cells, and how far they may be used.
+//
+//  - A node holds a stretch of tokens of one namespace. Its first `ready` tokens have
+//    cells (runs, flagged in_tree in the CellMap); the rest is *announced*: a session
+//    is about to compute it. match() returns ready tokens only; `pending` tells how
+//    many announced ones follow, so that a follower can wait instead of computing.
+//  - grow() announces tokens behind a holder, publish() gives the next ones their cells
+//    and moves `ready`, retract() takes back what nobody will compute.
+//  - A Holder is a session's place (node, depth). It keeps everything up to there from
+//    eviction and moves by itself when nodes split.
+//  - Comparison is by token and namespace, always. The hash only finds the bucket; with
+//    a constant hash everything still works, slower (CVE-2025-25183).
+//  - Only exact tokens may be published (Cache enforces exact_upto).
+//
+// Invariants (check_integrity): children of a node differ in (namespace, first token);
+// ready < length implies every child has ready 0; runs cover exactly `ready` tokens;
+// positions are the depth from the root; a cell is in at most one node; a leaf without
+// holders is a reclaim candidate known to the policy, and nothing else is.
+//
+// Costs: match O(tokens / compared words + nodes), grow/publish O(tokens added),
+// split O(holders at that node + its runs), trim O(log candidates + cells).
+// Threads: externally locked.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <unordered_map>
+#include <vector>
+
+#include "pykv/cell_map.h"
+#include "pykv/policy.h"
+#include "pykv/run_list.h"
+#include "pykv/types.h"
+
+namespace pykv {
+
+using EdgeHash = std::uint64_t (*)(std::uint32_t parent, std::uint32_t name_space, Token token);
+std::uint64_t default_edge_hash(std::uint32_t parent, std::uint32_t name_space, Token token);
+
+struct PrefixMatch {
+  std::uint32_t tokens = 0;   // matched and ready
+  std::uint32_t pending = 0;  // announced tokens that match right behind them
+  std::vector<Run> runs;      // cells of the matched tokens, positions from 0
+};
+
+struct TreeCounts {
+  std::uint32_t nodes = 0;       // without the root
+  std::uint64_t tokens = 0;      // announced and ready
+  std::uint64_t ready_tokens = 0;
+  std::uint32_t holders = 0;
+  std::uint32_t candidates = 0;  // leaves the policy may evict
+};
+
+class PrefixTree {
+ public:
+  // `cells` and `policy` must outlive the tree.
+  PrefixTree(CellMap& cells, EvictionPolicy& policy, EdgeHash hash = default_edge_hash);
+  ~PrefixTree();
+  PrefixTree(const PrefixTree&) = delete;
+  PrefixTree& operator=(const PrefixTree&) = delete;
+
+  // Longest ready prefix of `tokens` in `ns`. Does not change the tree.
+  PrefixMatch match(NamespaceId ns, std::span<const Token> tokens) const;
+
+  // A place in the tree. Create with attach(), give back with detach().
+  using HolderId = Id<struct HolderTag, std::uint32_t>;
+
+  // Holds the first `depth` tokens of `tokens` (all of them must match; throws
+  // IntegrityError otherwise) and marks the path as used at time `now`.
+  HolderId attach(NamespaceId ns, std::span<const Token> tokens, std::uint32_t depth, double now);
+  HolderId copy(HolderId holder);                 // fork
+  void detach(HolderId holder, double now);       // its path becomes idle as of `now`
+  std::uint32_t depth(HolderId holder) const;     // tokens from the root
+  void rewind(HolderId holder, std::uint32_t depth, double now);  // depth <= depth(holder)
+
+  // Announces `tokens` behind the holder and moves it to their end. Tokens already
+  // there are followed, not duplicated.
+  void grow(HolderId holder, NamespaceId ns, std::span<const Token> tokens);
+
+  // Gives tokens [begin, begin + sum of run lengths) of the holder's path their cells
+  // and moves `ready`. Tokens that are ready already keep their cells (the given ones
+  // stay with the sequence alone). Returns how many tokens became ready by this call.
+  // Everything before `begin` must be ready (throws IntegrityError).
+  std::uint32_t publish(HolderId holder, std::uint32_t begin, std::span<const Run> runs, double now);
+
+  // Moves the holder back to the last ready token of its path and removes announced
+  // tokens that no other holder is at or below.
+  void retract(HolderId holder, double now);
+
+  // Removes up to `cells` tokens from the tail of the policy's next victim, which is a
+  // leaf without holders at its tail. Returns the number of cells that became free
+  // (0: no candidate left). Removing a leaf makes its parent a candidate.
+  std::uint32_t evict(std::uint32_t cells, double now);
+
+  const TreeCounts& counts() const { return counts_; }
+
+  struct NodeView {  // for check, dashboards and tests
+    NodeId id, parent;
+    NamespaceId name_space;
+    std::uint32_t depth = 0;  // of the node's end, in tokens from the root
+    std::uint32_t length = 0, ready = 0, children = 0, holders = 0;
+    double last_used = 0;
+  };
+  std::vector<NodeView> nodes() const;
+
+  void check_integrity() const;
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+  TreeCounts counts_;
+};
+
+}  // namespace pykv

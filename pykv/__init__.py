@@ -1,0 +1,1 @@
+"""pykv: one shared KV cache for all sessions of an LLM service."""
