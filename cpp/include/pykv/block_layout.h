@@ -1,7 +1,7 @@
 // Floor 1. Where the bytes of a block lie.
 //
 //   block  = for each layer of the pool, for each KV head:  [K tile][V tile]
-//   K tile = 4 groups of 16 cells, each: [scales][values]
+//   K tile = 4 groups of 16 cells, each: [scales, padded to 64 bytes][values]
 //            values: element-major, value(dim d, lane c) at (d * 16 + c) * elem
 //            scales: q8_0 only, f16, scale(d / 32, lane c) at ((d / 32) * 16 + c) * 2
 //   V tile = [scales][values], cell-major:
@@ -67,6 +67,7 @@ class BlockLayout {
  private:
   DType type_k_;
   DType type_v_;
+  std::size_t payload_bytes_ = 0;  // without the rounding to whole pages
   std::size_t block_bytes_ = 0;
   std::vector<LayerPlace> places_;
 };
