@@ -18,8 +18,15 @@ def generate() -> str:
     """The stub's text as pybind11-stubgen and ruff make it."""
     with tempfile.TemporaryDirectory() as folder:
         subprocess.run(
-            [sys.executable, "-m", "pybind11_stubgen", "pykv._core", "-o", folder]
-            + ["--ignore-all-errors"],
+            [
+                sys.executable,
+                "-m",
+                "pybind11_stubgen",
+                "pykv._core",
+                "-o",
+                folder,
+                "--ignore-all-errors",
+            ],
             check=True,
             cwd=ROOT,
             stdout=subprocess.DEVNULL,

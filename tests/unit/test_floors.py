@@ -86,9 +86,13 @@ def imported_modules(path: Path) -> set[str]:
     too: a floor is a floor)."""
     text = path.read_text()
     found = set(re.findall(r"^\s*import\s+(pykv[\w.]*)", text, re.MULTILINE))
-    for base, names in re.findall(r"^\s*from\s+(pykv[\w.]*)\s+import\s+([^\n(]+|\([^)]*\))", text, re.MULTILINE):
+    for base, names in re.findall(
+        r"^\s*from\s+(pykv[\w.]*)\s+import\s+([^\n(]+|\([^)]*\))", text, re.MULTILINE
+    ):
         found.add(base)
-        found.update(f"{base}.{n.split(' as ')[0].strip()}" for n in names.strip("()\n ").split(","))
+        found.update(
+            f"{base}.{n.split(' as ')[0].strip()}" for n in names.strip("()\n ").split(",")
+        )
     return found
 
 
