@@ -52,57 +52,20 @@ def run_json(command: list[str]) -> dict[str, Any]:
 
 
 def ours(args: argparse.Namespace, model: Path, pp: int, tg: int, pl: int) -> dict[str, Any]:
-    return run_json(
-        [
-            sys.executable,
-            "-m",
-            "pykv",
-            "bench",
-            "batched",
-            "-m",
-            str(model),
-            "-pps",
-            "-npp",
-            str(pp),
-            "-ntg",
-            str(tg),
-            "-npl",
-            str(pl),
-            "--output-format",
-            "jsonl",
-            "-ctk",
-            args.cache_type_k,
-            "-ctv",
-            args.cache_type_v,
-            "-t",
-            str(args.threads),
-        ]
-    )
+    command = [sys.executable, "-m", "pykv", "bench", "batched", "-m", str(model), "-pps"]
+    command += ["-npp", str(pp), "-ntg", str(tg), "-npl", str(pl), "--output-format", "jsonl"]
+    return run_json(command + common(args))
 
 
 def theirs(args: argparse.Namespace, model: Path, pp: int, tg: int, pl: int) -> dict[str, Any]:
     script = HERE / "peers" / "llama_cpp_batched.py"
-    return run_json(
-        [
-            str(peer_python("llama-cpp")),
-            str(script),
-            "-m",
-            str(model),
-            "--pps",
-            "--npp",
-            str(pp),
-            "--ntg",
-            str(tg),
-            "--npl",
-            str(pl),
-            "-t",
-            str(args.threads),
-            "-ctk",
-            args.cache_type_k,
-            "-ctv",
-            args.cache_type_v,
-        ]
-    )
+    command = [str(peer_python("llama-cpp")), str(script), "-m", str(model), "--pps"]
+    command += ["--npp", str(pp), "--ntg", str(tg), "--npl", str(pl)]
+    return run_json(command + common(args))
+
+
+def common(args: argparse.Namespace) -> list[str]:
+    return ["-ctk", args.cache_type_k, "-ctv", args.cache_type_v, "-t", str(args.threads)]
 
 
 def median(samples: list[dict[str, Any]], key: str) -> float:
