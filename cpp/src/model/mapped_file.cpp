@@ -1,0 +1,82 @@
+#include "model/mapped_file.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdint>
+#include <system_error>
+
+#include "model/printable.h"
+#include "pykv/errors.h"
+
+namespace pykv {
+namespace {
+
+struct Descriptor {
+  int fd;
+  explicit Descriptor(int value) : fd(value) {}
+  ~Descriptor() {
+    if (fd >= 0) ::close(fd);
+  }
+  Descriptor(const Descriptor&) = delete;
+  Descriptor& operator=(const Descriptor&) = delete;
+};
+
+std::string advice(int error) {
+  switch (error) {
+    case ENOENT:
+    case ENOTDIR:
+      return "; check the path, or download the model first";
+    case EACCES:
+    case EPERM:
+      return "; make the file and its folders readable for this user";
+    case EMFILE:
+    case ENFILE:
+      return "; raise the limit on open files (ulimit -n)";
+    default:
+      return "";
+  }
+}
+
+[[noreturn]] void fail(const std::string& path, const char* action, int error) {
+  throw Error("[GgufFile.open] cannot " + std::string(action) + " " + printable(path, 4096) + ": " +
+              std::system_category().message(error) + advice(error));
+}
+
+}  // namespace
+
+MappedFile::MappedFile(const std::string& path) {
+  if (path.empty() || path.find('\0') != std::string::npos)
+    throw Error("[GgufFile.open] the path " + printable(path) +
+                " is empty or contains a zero byte; give the path of a .gguf file");
+  // Without O_NONBLOCK, opening a named pipe would wait for a writer for ever.
+  const Descriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+  if (file.fd < 0) fail(path, "open", errno);
+  struct stat status {};
+  if (::fstat(file.fd, &status) != 0) fail(path, "examine", errno);
+  if (S_ISDIR(status.st_mode))
+    throw Error("[GgufFile.open] " + printable(path, 4096) +
+                " is a directory; give the path of the .gguf file inside it");
+  if (!S_ISREG(status.st_mode))
+    throw Error("[GgufFile.open] " + printable(path, 4096) +
+                " is not a regular file; save the model to disk and give the path of the .gguf file");
+  if (status.st_size <= 0)
+    throw CorruptModel("[GgufFile.open] " + printable(path, 4096) +
+                       " is empty (0 bytes), probably an unfinished download; download it again");
+  size_ = static_cast<std::size_t>(status.st_size);
+  void* address = ::mmap(nullptr, size_, PROT_READ, MAP_PRIVATE, file.fd, 0);
+  if (address == MAP_FAILED) fail(path, "map", errno);
+  data_ = static_cast<const std::byte*>(address);
+}
+
+MappedFile::~MappedFile() { ::munmap(const_cast<std::byte*>(data_), size_); }
+
+void MappedFile::drop_pages() const {
+  // Advice only: if it is refused, the pages go when memory gets short.
+  ::madvise(const_cast<std::byte*>(data_), size_, MADV_DONTNEED);
+}
+
+}  // namespace pykv
