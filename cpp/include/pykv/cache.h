@@ -14,7 +14,10 @@
 // as "active"; what only the tree keeps is "idle" and may be evicted leaf first.
 //
 // Threads: every method may be called from any thread (one lock inside). One step at a
-// time: commit() throws Busy while another Step is open. Reads are safe beside a step.
+// time: commit() throws Busy while another Step is open. Reads are safe beside a step and
+// see its sequences as they were before it. Changing, forking or erasing a sequence of
+// the open step throws Busy; all others may change. A Step that outlives its cache throws
+// InvalidArgument.
 #pragma once
 
 #include <cstdint>
@@ -40,7 +43,8 @@ struct CacheConfig {
   DType type_k = DType::f16;
   DType type_v = DType::f16;
   std::uint64_t cells = 0;       // capacity, rounded up to whole blocks; >= 1
-  std::uint64_t pool_bytes = 0;  // hard budget of committed bytes, 0: as many as cells need
+  std::uint64_t pool_bytes = 0;  // hard budget of committed bytes, 0: as many as cells need;
+                                 // where it affords fewer cells, those are the capacity
   Watermarks watermarks;
   EdgeHash edge_hash = default_edge_hash;
   Clock clock;                   // default: steady clock
@@ -57,9 +61,11 @@ class Plan {
  public:
   std::uint32_t tokens() const;            // sum of counts
   std::uint64_t blocks_to_commit() const;  // memory touched by commit()
+
+  struct Data;  // cpp/src/cache/cache_impl.h
+
  private:
   friend class Cache;
-  struct Data;
   std::shared_ptr<const Data> data_;
 };
 
@@ -75,6 +81,8 @@ class Step {
   std::uint32_t rows() const;
   std::span<const Pos> positions() const;      // of each row
   const AttentionBatch& attention() const;     // groups in plan order
+  Backend& backend() const;                    // the cache's; throws if the cache is gone
+  const LayerSpec& layer(std::uint32_t layer) const;
 
   // k [rows, kv_heads * k_dim], v [rows, kv_heads * v_dim], all rows of the step.
   void write(std::uint32_t layer, Rows k, Rows v);
@@ -86,9 +94,10 @@ class Step {
   void finish();
   void rollback();
 
+  struct Impl;  // cpp/src/cache/cache_impl.h
+
  private:
   friend class Cache;
-  struct Impl;
   explicit Step(std::unique_ptr<Impl> impl);
   std::unique_ptr<Impl> impl_;
 };
@@ -124,7 +133,9 @@ class Cache {
     std::uint32_t pending = 0;  // further ones another session is computing
   };
   // A sequence that already holds the longest ready prefix of `tokens`, at most all but
-  // the last one (whose logits the caller needs) or `max_reuse`.
+  // the last one (whose logits the caller needs) or `max_reuse`. The rest is announced:
+  // later open()s with the same tokens see it as pending until this sequence has
+  // computed it, appends something else, or ends.
   Opened open(NamespaceId ns, std::span<const Token> tokens,
               std::optional<std::uint32_t> max_reuse = std::nullopt);
   std::uint32_t match(NamespaceId ns, std::span<const Token> tokens) const;  // length only
@@ -169,9 +180,9 @@ class Cache {
 
   void check_integrity() const;  // every invariant of every part; O(pool)
 
+  struct Impl;  // cpp/src/cache/cache_impl.h
+
  private:
-  friend class Step;
-  struct Impl;
   std::unique_ptr<Impl> impl_;
 };
 

@@ -1,0 +1,131 @@
+// Construction, configuration, statistics.
+#include "pykv/cache.h"
+
+#include <algorithm>
+#include <chrono>
+#include <limits>
+#include <utility>
+
+#include "cache/cache_impl.h"
+
+namespace pykv {
+namespace {
+
+// Cell indices are 32 bits wide; one block is left out so that "one past" fits too.
+constexpr std::uint64_t kMaxBlocks = (std::uint64_t{1} << 32) / kBlockCells - 1;
+
+double steady_seconds() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+CacheConfig checked(CacheConfig config) {
+  validate(config.layers);
+  validate(config.watermarks);
+  if (config.cells < 1 || config.cells > kMaxBlocks * kBlockCells) {
+    throw InvalidArgument("[Cache] cells is " + std::to_string(config.cells) + ", must be 1 to " +
+                          std::to_string(kMaxBlocks * kBlockCells));
+  }
+  if (config.edge_hash == nullptr)
+    throw InvalidArgument("[Cache] edge_hash is null; leave it at the default");
+  if (!config.clock) config.clock = steady_seconds;
+  return config;
+}
+
+std::uint32_t block_count(const CacheConfig& config, const BlockLayout& layout) {
+  const std::uint64_t wanted = (config.cells + kBlockCells - 1) / kBlockCells;
+  if (config.pool_bytes == 0) return static_cast<std::uint32_t>(wanted);
+  const std::uint64_t affordable = config.pool_bytes / layout.block_bytes();
+  if (affordable == 0) {
+    throw InvalidArgument("[Cache] pool_bytes is " + std::to_string(config.pool_bytes) + ", one block of " +
+                          std::to_string(kBlockCells) + " cells takes " +
+                          std::to_string(layout.block_bytes()) + "; raise it, or 0 for no limit");
+  }
+  return static_cast<std::uint32_t>(std::min(wanted, affordable));
+}
+
+std::uint64_t next_cache_id() {
+  static std::atomic<std::uint64_t> last{0};
+  return ++last;
+}
+
+}  // namespace
+
+Cache::Impl::Impl(CacheConfig given, Backend& machine)
+    : config(checked(std::move(given))),
+      backend(machine),
+      layout(config.layers, 0, config.type_k, config.type_v),
+      cache_id(next_cache_id()),
+      cells(block_count(config, layout)),
+      tree(cells, policy, config.edge_hash),
+      committed(cells.block_count()) {
+  link->cache = this;
+  pool = backend.create_pool(layout, cells.block_count());
+}
+
+Cache::Impl::~Impl() {
+  const std::lock_guard lock(link->mutex);
+  if (open_step != nullptr) open_step->close(Step::Impl::State::rolled_back);
+  link->cache = nullptr;
+  sequences.clear();
+  backend.destroy_pool(pool);
+}
+
+void Cache::Impl::set_committed(std::span<const BlockIndex> blocks, bool value) {
+  for (const BlockIndex block : blocks) committed[block] = value ? 1 : 0;
+  if (value) {
+    committed_blocks += blocks.size();
+  } else {
+    committed_blocks -= blocks.size();
+  }
+}
+
+Cache::Cache(CacheConfig config, Backend& backend)
+    : impl_(std::make_unique<Impl>(std::move(config), backend)) {}
+Cache::~Cache() = default;
+
+const CacheConfig& Cache::config() const { return impl_->config; }
+const BlockLayout& Cache::layout() const { return impl_->layout; }
+Backend& Cache::backend() const { return impl_->backend; }
+
+void Cache::set_watermarks(const Watermarks& marks) {
+  validate(marks);
+  const std::lock_guard lock(impl_->link->mutex);
+  impl_->config.watermarks = marks;
+  impl_->touch();
+}
+
+Watermarks Cache::watermarks() const {
+  const std::lock_guard lock(impl_->link->mutex);
+  return impl_->config.watermarks;
+}
+
+CacheStats Cache::stats() const {
+  const Impl& c = *impl_;
+  const std::lock_guard lock(c.link->mutex);
+  const CellCounts& cells = c.cells.counts();
+  CacheStats s;
+  s.cells_capacity = cells.capacity;
+  s.cells_computing = c.open_step != nullptr ? c.open_step->plan->rows : 0;
+  s.cells_active = cells.active - s.cells_computing;
+  s.cells_idle = cells.idle;
+  s.cells_free = cells.free;
+  s.bytes_reserved = std::uint64_t{c.cells.block_count()} * c.layout.block_bytes();
+  s.bytes_committed = c.committed_blocks * c.layout.block_bytes();
+  s.bytes_per_cell = c.layout.bytes_per_cell();
+  s.bytes_budget = c.config.pool_bytes != 0 ? c.config.pool_bytes : s.bytes_reserved;
+  s.sequences = c.sequences.size();
+  s.tree_nodes = c.tree.counts().nodes;
+  s.tree_tokens = c.tree.counts().ready_tokens;
+  s.evicted_cells_watermark = c.evicted_cells[static_cast<int>(EvictReason::watermark)];
+  s.evicted_cells_demand = c.evicted_cells[static_cast<int>(EvictReason::demand)];
+  s.evicted_cells_request = c.evicted_cells[static_cast<int>(EvictReason::request)];
+  s.match_query_tokens = c.match_query_tokens;
+  s.match_hit_tokens = c.match_hit_tokens;
+  s.alloc_failures = c.alloc_failures;
+  s.reclaim_ticks = c.reclaim_ticks;
+  s.reclaim_runs = c.reclaim_runs;
+  s.generation = c.generation;
+  return s;
+}
+
+}  // namespace pykv

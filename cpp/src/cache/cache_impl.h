@@ -1,0 +1,134 @@
+// Floor 3, private. What a Cache, its plans and its open step consist of.
+//
+// Invariants (check_integrity): of every sequence
+//   - the runs cover [0, end) without gaps, rotation 0,
+//   - exact_upto <= end, and tokens below it are ready on the holder's path,
+//   - the holder stands at exact_upto, or at the end of the announced prompt.
+// Every held cell lies in a committed block; committed blocks stay within the budget.
+//
+// A step works on copies of the run lists of its sequences (copying is O(1)); finish()
+// puts them in place, rollback() drops them. Until then readers see the old state.
+#pragma once
+
+#include <atomic>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "pykv/cache.h"
+#include "pykv/cell_map.h"
+#include "pykv/errors.h"
+#include "pykv/run_list.h"
+
+namespace pykv {
+
+struct Plan::Data {
+  struct Item {
+    SeqId seq;
+    Pos first = 0;  // position of its first new token
+    std::uint32_t count = 0;
+    std::uint32_t first_row = 0;
+    bool exact = false;  // ids were given and the lineage was exact: publish at the end
+    std::vector<CellSpan> cells;
+    Pos end() const { return first + static_cast<Pos>(count); }
+  };
+  std::uint64_t cache_id = 0;
+  std::uint64_t generation = 0;
+  std::uint32_t rows = 0;
+  std::vector<Item> items;
+  std::vector<Token> tokens;          // one per row, 0 where no id was given
+  std::vector<BlockIndex> to_commit;  // ascending, not committed yet
+};
+
+struct Cache::Impl {
+  // Outlives the cache as long as a Step does, so that the Step finds out.
+  struct Link {
+    std::mutex mutex;
+    Impl* cache = nullptr;  // null once the cache is gone
+  };
+
+  struct Sequence {
+    NamespaceId name_space;
+    RunList runs;
+    PrefixTree::HolderId holder;
+    Pos exact_upto = 0;
+    // The prompt given to open(), while the part from exact_upto on is announced.
+    std::shared_ptr<const std::vector<Token>> announced;
+  };
+
+  Impl(CacheConfig given, Backend& machine);
+  ~Impl();
+  Impl(const Impl&) = delete;
+  Impl& operator=(const Impl&) = delete;
+
+  Sequence& find(SeqId seq, const char* method);  // throws InvalidArgument
+  const Sequence& find(SeqId seq, const char* method) const;
+  // find(), and throws Busy if the sequence is part of the open step.
+  Sequence& find_for_change(SeqId seq, const char* method);
+  bool in_open_step(SeqId seq) const;
+  SeqId insert(Sequence sequence);  // numbers it
+  void drop(std::unordered_map<SeqId, Sequence>::iterator at);
+
+  // The rest of the announced prompt will not be computed by this sequence.
+  void withdraw_announcement(Sequence& sequence);
+  bool withdraw_announcements();  // of all sequences; false: there were none
+  // Puts the holder to exact_upto; drops what is announced and not ready.
+  void settle(Sequence& sequence);
+  void rewind(Sequence& sequence, Pos end);
+  // Makes the item's tokens matchable and moves exact_upto, if they are exact. Without
+  // memory for that they stay private, and the exact lineage ends before them.
+  void publish(Sequence& sequence, const Plan::Data::Item& item, std::span<const Token> tokens);
+
+  std::uint32_t evict(std::uint32_t cells, EvictReason reason);
+  void release_excess_blocks();
+
+  double now() const { return config.clock(); }
+  void touch() { ++generation; }
+  bool is_committed(BlockIndex block) const { return committed[block] != 0; }
+  void set_committed(std::span<const BlockIndex> blocks, bool value);
+
+  CacheConfig config;
+  Backend& backend;
+  const BlockLayout layout;
+  const std::uint64_t cache_id;  // unique in the process; plans carry it
+  PoolId pool;
+  std::shared_ptr<Link> link = std::make_shared<Link>();
+
+  CellMap cells;
+  LruPolicy policy;
+  PrefixTree tree;
+  std::unordered_map<SeqId, Sequence> sequences;
+  std::uint64_t last_seq = 0;
+
+  std::vector<std::uint8_t> committed;  // per block
+  std::uint64_t committed_blocks = 0;
+  Step::Impl* open_step = nullptr;
+
+  std::uint64_t generation = 1;
+  mutable std::uint64_t alloc_failures = 0;    // plan() is const towards everything else
+  std::uint64_t evicted_cells[3] = {0, 0, 0};  // by EvictReason
+  std::uint64_t match_query_tokens = 0, match_hit_tokens = 0;
+  std::uint64_t reclaim_ticks = 0, reclaim_runs = 0;
+};
+
+struct Step::Impl {
+  std::shared_ptr<Cache::Impl::Link> link;
+  std::shared_ptr<const Plan::Data> plan;
+  std::vector<RunList> runs;  // per item: the sequence's list with the new tokens
+  std::vector<Pos> positions;
+  std::vector<CellIndex> cells;  // per row
+  AttentionBatch attention;
+  std::vector<bool> written;  // per layer
+  enum class State : std::uint8_t { open, finished, rolled_back } state = State::open;
+
+  // The cache, locked by the caller; throws if it is gone or the step is over.
+  Cache::Impl& cache(const char* method) const;
+  void check_layer(std::uint32_t layer, const Cache::Impl& cache, const char* method) const;
+  void close(State how);  // with the lock held; drops what is not published
+};
+
+inline std::string where(const char* method) { return std::string("[Cache.") + method + "] "; }
+
+}  // namespace pykv

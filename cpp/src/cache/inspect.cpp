@@ -1,0 +1,127 @@
+// Looking in: bounds, runs, stored values, and the check of every invariant.
+#include <algorithm>
+#include <bit>
+
+#include "cache/cache_impl.h"
+
+namespace pykv {
+
+Span Cache::bounds(SeqId seq) const {
+  const std::lock_guard lock(impl_->link->mutex);
+  const RunList& runs = impl_->find(seq, "bounds").runs;
+  return {runs.begin(), runs.end()};
+}
+
+Pos Cache::exact_upto(SeqId seq) const {
+  const std::lock_guard lock(impl_->link->mutex);
+  return impl_->find(seq, "exact_upto").exact_upto;
+}
+
+std::vector<Run> Cache::runs(SeqId seq) const {
+  const std::lock_guard lock(impl_->link->mutex);
+  return impl_->find(seq, "runs").runs.to_vector();
+}
+
+std::vector<SeqId> Cache::sequences() const {
+  const std::lock_guard lock(impl_->link->mutex);
+  std::vector<SeqId> ids;
+  ids.reserve(impl_->sequences.size());
+  for (const auto& [id, sequence] : impl_->sequences) ids.push_back(id);
+  std::sort(ids.begin(), ids.end());
+  return ids;
+}
+
+std::vector<PrefixTree::NodeView> Cache::prefix_nodes() const {
+  const std::lock_guard lock(impl_->link->mutex);
+  return impl_->tree.nodes();
+}
+
+void Cache::read_rows(SeqId seq, std::uint32_t layer, Span span, std::span<float> k,
+                      std::span<float> v) const {
+  const Impl& c = *impl_;
+  const std::lock_guard lock(c.link->mutex);
+  const RunList& runs = c.find(seq, "read_rows").runs;
+  if (layer >= c.layout.layer_count()) {
+    throw InvalidArgument(where("read_rows") + "layer is " + std::to_string(layer) + ", the cache has " +
+                          std::to_string(c.layout.layer_count()) + " layers");
+  }
+  if (span.begin < 0 || span.end < span.begin || span.end > runs.end()) {
+    throw InvalidArgument(where("read_rows") + "span [" + std::to_string(span.begin) + ", " +
+                          std::to_string(span.end) + ") is not inside [0, " + std::to_string(runs.end()) +
+                          ") or is reversed");
+  }
+  const LayerSpec& spec = c.config.layers[layer];
+  const std::size_t rows = span.length();
+  if (k.size() != rows * spec.kv_heads * spec.k_dim || v.size() != rows * spec.kv_heads * spec.v_dim) {
+    throw InvalidArgument(where("read_rows") + "k and v hold " + std::to_string(k.size()) + " and " +
+                          std::to_string(v.size()) + " elements, must hold " + std::to_string(rows) +
+                          " rows of the layer");
+  }
+  std::vector<CellIndex> cells;
+  cells.reserve(rows);
+  runs.for_each(span, [&](const Run& run) {
+    for (std::uint32_t i = 0; i < run.length; ++i) cells.push_back(run.cell + i);
+  });
+  c.backend.read_kv(c.pool, layer, cells, k, v);
+}
+
+namespace {
+
+void require(bool holds, const std::string& what) {
+  if (!holds) throw IntegrityError(where("check_integrity") + what);
+}
+
+// Marks the cells of `runs` as held and checks that positions [0, end) have no gaps.
+void check_runs(const RunList& runs, std::vector<bool>& held) {
+  runs.check_integrity();
+  Pos next = 0;
+  runs.for_each({0, runs.end()}, [&](const Run& run) {
+    require(run.first == next && run.rotation == 0, "a sequence has a gap or a rotation");
+    next = run.end();
+    for (std::uint32_t i = 0; i < run.length; ++i) held.at(run.cell + i) = true;
+  });
+}
+
+void check_blocks(const Cache::Impl& cache) {
+  std::uint64_t committed = 0;
+  for (BlockIndex block = 0; block < cache.cells.block_count(); ++block) {
+    if (cache.is_committed(block)) {
+      ++committed;
+    } else {
+      require(cache.cells.block_is_free(block),
+              "block " + std::to_string(block) + " is held but not committed");
+    }
+  }
+  require(committed == cache.committed_blocks, "committed blocks do not add up");
+  require(cache.config.pool_bytes == 0 || committed * cache.layout.block_bytes() <= cache.config.pool_bytes,
+          "committed bytes exceed the budget");
+}
+
+}  // namespace
+
+void Cache::check_integrity() const {
+  const Impl& c = *impl_;
+  const std::lock_guard lock(c.link->mutex);
+  c.cells.check_integrity();
+  c.tree.check_integrity();
+  check_blocks(c);
+  std::vector<bool> held(c.cells.counts().capacity);
+  for (const auto& [id, sequence] : c.sequences) {
+    check_runs(sequence.runs, held);
+    require(sequence.exact_upto <= sequence.runs.end(), "exact_upto passes the end");
+    const std::size_t depth =
+        sequence.announced ? sequence.announced->size() : static_cast<std::size_t>(sequence.exact_upto);
+    require(c.tree.depth(sequence.holder) == depth,
+            "sequence " + std::to_string(id.value) + " holds another depth than it should");
+  }
+  require(c.tree.counts().holders == c.sequences.size(), "holders of the tree do not match the sequences");
+  if (c.open_step != nullptr) {
+    for (const RunList& runs : c.open_step->runs) check_runs(runs, held);
+  }
+  const CellCounts& counts = c.cells.counts();
+  require(static_cast<std::uint64_t>(std::count(held.begin(), held.end(), true)) == counts.active,
+          "active cells are not those of the sequences");
+  require(counts.active + counts.idle + counts.free == counts.capacity, "cell states do not add up");
+}
+
+}  // namespace pykv

@@ -1,0 +1,76 @@
+// Space: eviction of idle prefixes, reclaim by the watermarks, memory given back.
+#include <limits>
+
+#include "cache/cache_impl.h"
+
+namespace pykv {
+namespace {
+
+// Free committed blocks up to this share of the committed ones stay, so that a pool at
+// a steady load does not give memory back and touch it again every tick.
+constexpr std::uint64_t kHysteresisShare = 8;
+
+}  // namespace
+
+std::uint32_t Cache::Impl::evict(std::uint32_t wanted, EvictReason reason) {
+  std::uint32_t freed = 0;
+  while (freed < wanted) {
+    const std::uint32_t step = tree.evict(wanted - freed, now());
+    freed += step;
+    if (step == 0 && !withdraw_announcements()) break;
+  }
+  if (freed != 0) touch();
+  evicted_cells[static_cast<int>(reason)] += freed;
+  return freed;
+}
+
+// An announced prompt holds its whole path in the tree, also what others have computed of
+// it meanwhile. That must not keep anybody from getting cells.
+bool Cache::Impl::withdraw_announcements() {
+  bool any = false;
+  for (auto& [id, sequence] : sequences) {
+    any = any || sequence.announced;
+    withdraw_announcement(sequence);
+  }
+  return any;
+}
+
+void Cache::Impl::release_excess_blocks() {
+  std::vector<BlockIndex> idle;  // highest first: low blocks are the next to be used
+  for (BlockIndex block = cells.block_count(); block-- > 0;) {
+    if (is_committed(block) && cells.block_is_free(block)) idle.push_back(block);
+  }
+  const std::uint64_t keep = committed_blocks / kHysteresisShare;
+  if (idle.size() <= keep) return;
+  idle.resize(idle.size() - keep);
+  backend.release_blocks(pool, idle);
+  set_committed(idle, false);
+  touch();
+}
+
+std::uint32_t Cache::evict(std::uint32_t cells, EvictReason reason) {
+  const std::lock_guard lock(impl_->link->mutex);
+  return impl_->evict(cells, reason);
+}
+
+std::uint32_t Cache::reclaim(std::uint32_t wanted) {
+  Impl& c = *impl_;
+  const std::lock_guard lock(c.link->mutex);
+  ++c.reclaim_ticks;
+  const CellCounts& counts = c.cells.counts();
+  const std::uint32_t target = reclaim_target(c.config.watermarks, counts.capacity, counts.free, wanted);
+  std::uint32_t freed = 0;
+  if (target > 0) {
+    ++c.reclaim_runs;
+    freed = c.evict(target, EvictReason::watermark);
+  }
+  c.release_excess_blocks();
+  return freed;
+}
+
+void Cache::reset_prefixes() {
+  const std::lock_guard lock(impl_->link->mutex);
+  impl_->evict(std::numeric_limits<std::uint32_t>::max(), EvictReason::request);
+}
+
+}  // namespace pykv

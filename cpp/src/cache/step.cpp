@@ -1,0 +1,153 @@
+// An open step: write, attend, and how it ends.
+#include <algorithm>
+#include <new>
+#include <utility>
+
+#include "cache/cache_impl.h"
+
+namespace pykv {
+namespace {
+
+std::string at(const char* method) { return std::string("[Step.") + method + "] "; }
+
+void check_rows(const Rows& rows, std::uint32_t count, const char* name, const char* method) {
+  if (rows.count == count) return;
+  throw InvalidArgument(at(method) + name + " has " + std::to_string(rows.count) + " rows, the step has " +
+                        std::to_string(count));
+}
+
+void check_width(const Rows& rows, std::uint64_t width, const char* name, const char* method) {
+  if (rows.width == width) return;
+  throw InvalidArgument(at(method) + name + " is " + std::to_string(rows.width) + " wide, the layer needs " +
+                        std::to_string(width));
+}
+
+}  // namespace
+
+Cache::Impl& Step::Impl::cache(const char* method) const {
+  if (link->cache == nullptr) throw InvalidArgument(at(method) + "the cache of this step is gone");
+  if (state != State::open) {
+    throw InvalidArgument(at(method) + "the step is over (" +
+                          (state == State::finished ? "finished" : "rolled back") + "); commit a new plan");
+  }
+  return *link->cache;
+}
+
+void Step::Impl::check_layer(std::uint32_t layer, const Cache::Impl& owner, const char* method) const {
+  if (layer < owner.layout.layer_count()) return;
+  throw InvalidArgument(at(method) + "layer is " + std::to_string(layer) + ", the cache has " +
+                        std::to_string(owner.layout.layer_count()) + " layers");
+}
+
+void Step::Impl::close(State how) {
+  state = how;
+  runs.clear();
+  link->cache->open_step = nullptr;
+  link->cache->touch();
+}
+
+Step::Step(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+Step::Step(Step&&) noexcept = default;
+
+Step::~Step() {
+  if (impl_) rollback();
+}
+
+std::uint32_t Step::rows() const { return impl_->plan->rows; }
+std::span<const Pos> Step::positions() const { return impl_->positions; }
+const AttentionBatch& Step::attention() const { return impl_->attention; }
+
+Backend& Step::backend() const {
+  const std::lock_guard lock(impl_->link->mutex);
+  return impl_->cache("backend").backend;
+}
+
+const LayerSpec& Step::layer(std::uint32_t layer) const {
+  const std::lock_guard lock(impl_->link->mutex);
+  const Cache::Impl& cache = impl_->cache("layer");
+  impl_->check_layer(layer, cache, "layer");
+  return cache.config.layers[layer];
+}
+
+void Step::write(std::uint32_t layer, Rows k, Rows v) {
+  const std::lock_guard lock(impl_->link->mutex);
+  Cache::Impl& cache = impl_->cache("write");
+  impl_->check_layer(layer, cache, "write");
+  const LayerSpec& spec = cache.config.layers[layer];
+  check_rows(k, rows(), "k", "write");
+  check_rows(v, rows(), "v", "write");
+  check_width(k, std::uint64_t{spec.kv_heads} * spec.k_dim, "k", "write");
+  check_width(v, std::uint64_t{spec.kv_heads} * spec.v_dim, "v", "write");
+  cache.backend.write_kv(cache.pool, layer, k, v, impl_->cells);
+  impl_->written[layer] = true;
+}
+
+void Step::attend(std::uint32_t layer, Rows q, Rows out, const AttentionParams& params) {
+  const std::lock_guard lock(impl_->link->mutex);
+  Cache::Impl& cache = impl_->cache("attend");
+  impl_->check_layer(layer, cache, "attend");
+  if (!impl_->written[layer]) {
+    throw InvalidArgument(at("attend") + "layer " + std::to_string(layer) +
+                          " was not written in this step; write() first");
+  }
+  const LayerSpec& spec = cache.config.layers[layer];
+  if (params.heads == 0 || params.heads % spec.kv_heads != 0) {
+    throw InvalidArgument(at("attend") + "heads is " + std::to_string(params.heads) +
+                          ", must be a multiple of the layer's " + std::to_string(spec.kv_heads) +
+                          " KV heads");
+  }
+  check_rows(q, rows(), "q", "attend");
+  check_rows(out, rows(), "out", "attend");
+  check_width(q, std::uint64_t{params.heads} * spec.k_dim, "q", "attend");
+  check_width(out, std::uint64_t{params.heads} * spec.v_dim, "out", "attend");
+  cache.backend.attend(cache.pool, layer, q, out, impl_->attention, params);
+}
+
+void Step::finish() {
+  const std::lock_guard lock(impl_->link->mutex);
+  Cache::Impl& cache = impl_->cache("finish");
+  for (std::uint32_t layer = 0; layer < impl_->written.size(); ++layer) {
+    if (impl_->written[layer]) continue;
+    throw InvalidArgument(at("finish") + "layer " + std::to_string(layer) +
+                          " was not written; write every layer or roll back");
+  }
+  const std::span<const Token> tokens = impl_->plan->tokens;
+  for (std::size_t i = 0; i < impl_->runs.size(); ++i) {
+    const Plan::Data::Item& item = impl_->plan->items[i];
+    Cache::Impl::Sequence& sequence = cache.find(item.seq, "finish");
+    std::swap(sequence.runs, impl_->runs[i]);
+    cache.publish(sequence, item, tokens.subspan(item.first_row, item.count));
+  }
+  impl_->close(Impl::State::finished);
+}
+
+void Step::rollback() {
+  const std::lock_guard lock(impl_->link->mutex);
+  if (impl_->link->cache == nullptr || impl_->state != Impl::State::open) return;
+  impl_->close(Impl::State::rolled_back);
+}
+
+void Cache::Impl::publish(Sequence& sequence, const Plan::Data::Item& item, std::span<const Token> tokens) {
+  if (!item.exact) {
+    withdraw_announcement(sequence);
+    return;
+  }
+  try {
+    const auto end = static_cast<std::size_t>(item.end());
+    const bool announced = sequence.announced && end <= sequence.announced->size() &&
+                           std::equal(tokens.begin(), tokens.end(), sequence.announced->begin() + item.first);
+    if (!announced) {
+      withdraw_announcement(sequence);
+      tree.grow(sequence.holder, sequence.name_space, tokens);
+    }
+    std::vector<Run> runs;
+    sequence.runs.for_each({item.first, item.end()}, [&](const Run& run) { runs.push_back(run); });
+    tree.publish(sequence.holder, static_cast<std::uint32_t>(item.first), runs, now());
+    sequence.exact_upto = item.end();
+    if (announced && end == sequence.announced->size()) sequence.announced.reset();
+  } catch (const std::bad_alloc&) {
+    settle(sequence);
+  }
+}
+
+}  // namespace pykv
