@@ -1,0 +1,203 @@
+"""Writes small random llama GGUF files with the `gguf` package, for tests.
+
+They carry a byte-level BPE vocabulary and a chat template, so that tokenizer, engine and
+server run on them like on a real model. `header_fields` lists where every count, length,
+type and offset of a file lies, to build hostile ones from it.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import gguf
+import numpy as np
+
+SPECIAL_TOKENS = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
+CHAT_TEMPLATE = (
+    "{% for message in messages %}"
+    "{{ '<|im_start|>' + message['role'] + '\\n' + message['content'] + '<|im_end|>' + '\\n' }}"
+    "{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}"
+)
+# Pairs in the order of their rank; "Ġ" stands for a space in byte-level BPE.
+MERGES = (
+    "Ġ t", "h e", "Ġ a", "i n", "r e", "Ġt he", "o n", "e r", "Ġ s", "a t", "e n", "o r", "Ġ w",
+    "Ġ c", "i s", "Ġ b", "i t", "Ġ f", "e s", "a n", "Ġ o", "in g", "Ġ p", "o u", "a l", "Ġa n",
+    "a r", "Ġ m", "Ġo f", "Ġ in", "Ġt o", "e d", "l e", "Ġan d", "i c",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class TinyLlama:
+    """Shape and storage of a tiny model; the defaults suit every KV type."""
+
+    layers: int = 2
+    width: int = 64
+    heads: int = 4
+    kv_heads: int = 2
+    head_dim: int = 32
+    feed_forward: int = 96
+    context: int = 1024
+    rope_base: float = 10000.0
+    weight_type: str = "F32"  # of the matrices: F32, F16, Q8_0, Q4_1
+    embedding_type: str = "F32"
+    tied: bool = True
+    seed: int = 1
+
+
+def byte_alphabet() -> list[str]:
+    """The printable character that byte-level BPE uses for each byte."""
+    printable = {*range(33, 127), *range(161, 173), *range(174, 256)}
+    spare = iter(range(256, 512))
+    return [chr(b) if b in printable else chr(next(spare)) for b in range(256)]
+
+
+def vocabulary() -> list[str]:
+    """Special tokens, the 256 bytes, then one token per merge."""
+    return [*SPECIAL_TOKENS, *byte_alphabet(), *(merge.replace(" ", "") for merge in MERGES)]
+
+
+def write_tiny_llama(path: str | Path, spec: TinyLlama | None = None) -> Path:
+    """Writes the model `spec` describes to `path`; the same spec gives the same bytes."""
+    spec = spec or TinyLlama()
+    writer = gguf.GGUFWriter(path, "llama")
+    _add_metadata(writer, spec)
+    _add_tensors(writer, spec)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return Path(path)
+
+
+def _add_metadata(writer: gguf.GGUFWriter, spec: TinyLlama) -> None:
+    tokens = vocabulary()
+    writer.add_name("tiny")
+    writer.add_block_count(spec.layers)
+    writer.add_context_length(spec.context)
+    writer.add_embedding_length(spec.width)
+    writer.add_feed_forward_length(spec.feed_forward)
+    writer.add_head_count(spec.heads)
+    writer.add_head_count_kv(spec.kv_heads)
+    if spec.heads * spec.head_dim != spec.width:
+        writer.add_key_length(spec.head_dim)
+        writer.add_value_length(spec.head_dim)
+    writer.add_rope_dimension_count(spec.head_dim)
+    writer.add_rope_freq_base(spec.rope_base)
+    writer.add_layer_norm_rms_eps(1e-5)
+    writer.add_vocab_size(len(tokens))
+    writer.add_tokenizer_model("gpt2")
+    writer.add_tokenizer_pre("smollm")
+    writer.add_token_list(tokens)
+    special, normal = gguf.TokenType.CONTROL, gguf.TokenType.NORMAL
+    writer.add_token_types([special if t in SPECIAL_TOKENS else normal for t in tokens])
+    writer.add_token_merges(list(MERGES))
+    writer.add_bos_token_id(1)
+    writer.add_eos_token_id(2)
+    writer.add_add_bos_token(False)
+    writer.add_chat_template(CHAT_TEMPLATE)
+
+
+def _add_tensors(writer: gguf.GGUFWriter, spec: TinyLlama) -> None:
+    rng = np.random.default_rng(spec.seed)
+
+    def add(name: str, rows: int, columns: int, kind: str, scale: float = 1.0) -> None:
+        values = rng.normal(0.0, scale / np.sqrt(columns), (rows, columns)).astype(np.float32)
+        quantization = gguf.GGMLQuantizationType[kind]
+        writer.add_tensor(name, gguf.quantize(values, quantization), raw_dtype=quantization)
+
+    def add_gain(name: str) -> None:
+        gains = rng.uniform(0.5, 1.5, spec.width).astype(np.float32)
+        writer.add_tensor(name, gains)
+
+    vocab = len(vocabulary())
+    attention, kv = spec.heads * spec.head_dim, spec.kv_heads * spec.head_dim
+    add("token_embd.weight", vocab, spec.width, spec.embedding_type, scale=4.0)
+    for layer in range(spec.layers):
+        block = f"blk.{layer}."
+        add_gain(block + "attn_norm.weight")
+        add(block + "attn_q.weight", attention, spec.width, spec.weight_type, scale=2.0)
+        add(block + "attn_k.weight", kv, spec.width, spec.weight_type, scale=2.0)
+        add(block + "attn_v.weight", kv, spec.width, spec.weight_type)
+        add(block + "attn_output.weight", spec.width, attention, spec.weight_type)
+        add_gain(block + "ffn_norm.weight")
+        add(block + "ffn_gate.weight", spec.feed_forward, spec.width, spec.weight_type)
+        add(block + "ffn_up.weight", spec.feed_forward, spec.width, spec.weight_type)
+        add(block + "ffn_down.weight", spec.width, spec.feed_forward, spec.weight_type)
+    add_gain("output_norm.weight")
+    if not spec.tied:
+        add("output.weight", vocab, spec.width, spec.weight_type, scale=4.0)
+
+
+@dataclass(frozen=True)
+class Field:
+    """A little-endian unsigned number in a GGUF header."""
+
+    offset: int
+    width: int  # bytes
+    what: str  # count, length, type, dimensions, extent, offset or version
+
+
+_SCALAR_BYTES = {0: 1, 1: 1, 2: 2, 3: 2, 4: 4, 5: 4, 6: 4, 7: 1, 10: 8, 11: 8, 12: 8}
+_STRING, _ARRAY = 8, 9
+
+
+class _Walker:
+    def __init__(self, data: bytes) -> None:
+        self.data = data
+        self.at = 4
+
+    def field(self, width: int, what: str) -> tuple[Field, int]:
+        field = Field(self.at, width, what)
+        value = int.from_bytes(self.data[self.at : self.at + width], "little")
+        self.at += width
+        return field, value
+
+    def string(self) -> Iterator[Field]:
+        field, length = self.field(8, "length")
+        yield field
+        self.at += length
+
+    def value(self, kind: int) -> Iterator[Field]:
+        if kind == _STRING:
+            yield from self.string()
+        elif kind == _ARRAY:
+            element_field, element = self.field(4, "type")
+            count_field, count = self.field(8, "count")
+            yield from (element_field, count_field)
+            for index in range(count):
+                fields = list(self.value(element))
+                if index < 3 or index == count - 1:  # the others are alike
+                    yield from fields
+        else:
+            self.at += _SCALAR_BYTES[kind]
+
+
+def header_fields(data: bytes) -> list[Field]:
+    """Every number of the header of a valid file that says how to read the rest."""
+    walker = _Walker(data)
+    fields = [walker.field(4, "version")[0]]
+    tensor_field, tensors = walker.field(8, "count")
+    key_field, keys = walker.field(8, "count")
+    fields += [tensor_field, key_field]
+    for _ in range(keys):
+        fields += walker.string()
+        type_field, kind = walker.field(4, "type")
+        fields.append(type_field)
+        fields += walker.value(kind)
+    for _ in range(tensors):
+        fields += walker.string()
+        dimension_field, dimensions = walker.field(4, "dimensions")
+        fields.append(dimension_field)
+        fields += [walker.field(8, "extent")[0] for _ in range(dimensions)]
+        fields += [walker.field(4, "type")[0], walker.field(8, "offset")[0]]
+    return fields
+
+
+def patched(data: bytes, field: Field, value: int) -> bytes:
+    """`data` with `field` set to `value` modulo its width."""
+    number = struct.pack("<Q", value % (1 << 8 * field.width))[: field.width]
+    return data[: field.offset] + number + data[field.offset + field.width :]
