@@ -11,17 +11,20 @@
 // in at most one tree node).
 //
 // A *lease* marks the rest of a growing sequence's block: still free, counted as free,
-// but handed to others only when no other cells are left.
+// but handed to others only when no other cells are left. A block has one lease at
+// most; a sequence that had to take cells of another's lease leaves it where it is.
 //
 // Invariants (check_integrity): free and held cells partition the pool; a boundary
-// lies on the first held cell after a free one and on every block start that is held;
-// counters equal a recount; a lease names a block with at least one free cell.
+// lies exactly where a held cell starts a block, follows a free cell, or has other
+// holders than the cell before it; counters equal a recount; a lease names a block
+// with at least one free cell.
 // Threads: none of its own; externally locked. Cost: stated per call.
 #pragma once
 
 #include <cstdint>
 #include <optional>
 #include <span>
+#include <unordered_map>
 #include <vector>
 
 #include "pykv/types.h"
@@ -44,18 +47,20 @@ struct CellCounts {
 
 class CellMap {
  public:
-  explicit CellMap(std::uint32_t blocks);
+  explicit CellMap(std::uint32_t blocks);  // 1 … 2^26 - 1; throws InvalidArgument
 
   // Finds cells for all requests or none (nullopt: fewer than the sum are free).
   // Const: works on an overlay. Order of preference: the sequence's own lease,
   // whole free blocks (lowest first, next to the previous one if possible), holes
   // of unleased blocks, other sequences' leases. Result i belongs to request i, in
   // token order; neighbours are merged. O(blocks touched), plus O(words of the
-  // free-block bitmap) when searching.
+  // free-block bitmap) when searching. Throws InvalidArgument if `after` is not a cell.
   std::optional<std::vector<std::vector<CellSpan>>> find(std::span<const CellRequest> requests) const;
 
   // Takes free cells for `seq` with one sequence holder; moves its lease to the rest
-  // of the block of the last cell. The span must be free (throws IntegrityError).
+  // of the block of the last cell, unless another sequence has that one. O(blocks).
+  // The span must be free (throws IntegrityError, as all changes below do when the
+  // cells are not as they must be; nothing is changed then).
   void take(SeqId seq, CellSpan cells);
 
   // Adds or drops one sequence holder. Cells whose last holder goes become free.
@@ -70,9 +75,10 @@ class CellMap {
   void drop_lease(SeqId seq);
 
   const CellCounts& counts() const { return counts_; }
-  std::uint32_t holders(CellIndex cell) const;  // sequences only
+  std::uint32_t holders(CellIndex cell) const;  // runs of sequences only
   bool in_tree(CellIndex cell) const;
   bool is_free(CellIndex cell) const;
+  std::uint32_t shared_cells(CellSpan cells) const;  // those with several holders. O(extents)
 
   // Blocks without any held cell; candidates for giving memory back.
   bool block_is_free(BlockIndex block) const { return blocks_.at(block).free == ~std::uint64_t{0}; }
@@ -84,19 +90,40 @@ class CellMap {
   void check_integrity() const;  // throws IntegrityError
 
  private:
+  friend class CellFinder;  // cell_map_find.cpp: find()
   struct Block {
     std::uint64_t free = ~std::uint64_t{0};
-    std::uint64_t start = 0;
-    SeqId lease{};
+    std::uint64_t start = 0;  // extent boundaries; 0 on free cells
+    SeqId lease{};            // 0: none
   };
+  // Calls visit(block, begin, end) with the offsets of `cells` in each of its blocks.
+  template <class Visit>
+  void for_blocks(CellSpan cells, Visit visit) const;
+  template <class Visit>
+  void for_extents(CellSpan cells, Visit visit) const;
+  // Rewrites the holder words of `cells`; a word that becomes 0 frees its cells.
+  template <class Change>
+  void change(CellSpan cells, Change change_word);
+  // Throws IntegrityError unless all `cells` are held and allowed(word) holds for them.
+  template <class Allowed>
+  void require(CellSpan cells, Allowed allowed, const char* message) const;
+  void require_range(CellSpan cells, const char* method) const;
+  std::uint32_t word(CellIndex cell, const char* method) const;  // 0: free
+  void split_at(BlockIndex block, std::uint32_t offset);
+  void merge(BlockIndex block, std::uint32_t begin, std::uint32_t end);
+  void count(std::uint32_t holder_word, std::uint32_t cells, bool add);
+  void move_lease(SeqId seq, BlockIndex block, bool block_has_rest);
+  void refresh(BlockIndex block);
+  void check_block(BlockIndex block, CellCounts& recount) const;
+
   std::vector<Block> blocks_;
-  std::vector<std::uint32_t> extent_holders_;  // valid at extent starts; top bit: in tree
+  std::vector<std::uint32_t> words_;  // valid at boundaries; holders, top bit: in tree
   CellCounts counts_;
-  // Bitmaps over blocks (searchable by word) and the leases by sequence are private
-  // to cell_map.cpp's helpers; see there.
-  std::vector<std::uint64_t> whole_free_;    // bit per block: entirely free and not leased
-  std::vector<std::uint64_t> partly_free_;   // bit per block: some free, some held
-  std::vector<std::pair<SeqId, BlockIndex>> leases_;  // sorted by sequence
+  // Bit per block; a block with free cells is in exactly one of the three.
+  std::vector<std::uint64_t> whole_free_;   // entirely free, not leased
+  std::vector<std::uint64_t> partly_free_;  // some free, some held, not leased
+  std::vector<std::uint64_t> leased_;
+  std::unordered_map<SeqId, BlockIndex> leases_;
 };
 
 }  // namespace pykv

@@ -2,13 +2,10 @@
 // that the cache, a simulator and a preview run the same classes.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
-#include <map>
 #include <optional>
-#include <set>
 #include <span>
-#include <unordered_map>
-#include <utility>
 #include <vector>
 
 #include "pykv/types.h"
@@ -21,10 +18,10 @@ class EvictionPolicy {
  public:
   struct Candidate {
     NodeId node;
-    std::uint32_t cells = 0;   // what evicting it entirely would free
-    std::uint32_t depth = 0;   // tokens from the root to its end
-    double last_used = 0;      // seconds
-    std::uint64_t hits = 0;    // matches through this node so far
+    std::uint32_t cells = 0;  // what evicting it entirely would free
+    std::uint32_t depth = 0;  // tokens from the root to its end
+    double last_used = 0;     // seconds
+    std::uint64_t hits = 0;   // matches through this node so far
   };
   virtual ~EvictionPolicy() = default;
   virtual void candidate(const Candidate& facts) = 0;  // inserts or updates
@@ -34,13 +31,14 @@ class EvictionPolicy {
 };
 
 // Least recently used first; ties by depth (deeper first), then id: deterministic.
-// All operations O(log n).
+// All operations O(log n), victim() O(1). Node ids must be dense, as the tree's are:
+// memory is 16 bytes per candidate and 4 per id up to the largest.
 class LruPolicy final : public EvictionPolicy {
  public:
   void candidate(const Candidate& facts) override;
   void withdraw(NodeId node) override;
   std::optional<NodeId> victim() const override;
-  std::size_t size() const override { return order_.size(); }
+  std::size_t size() const override { return heap_.size(); }
 
  private:
   struct Key {
@@ -49,8 +47,12 @@ class LruPolicy final : public EvictionPolicy {
     std::uint32_t node;
     friend auto operator<=>(const Key&, const Key&) = default;
   };
-  std::set<Key> order_;
-  std::unordered_map<NodeId, Key> keys_;
+  void place(std::size_t slot, const Key& key);
+  void sift_up(std::size_t slot, const Key& key);
+  void sift_down(std::size_t slot, const Key& key);
+
+  std::vector<Key> heap_;             // 4-ary, smallest first
+  std::vector<std::uint32_t> slots_;  // node id -> heap slot + 1; 0: not a candidate
 };
 
 // Free space at which reclaim starts (low) and stops (high), as fractions of the
@@ -70,9 +72,9 @@ std::uint32_t reclaim_target(const Watermarks& marks, std::uint32_t capacity, st
 // floor, then the youngest; never the oldest, so that one always progresses.
 struct SessionFacts {
   std::uint64_t id = 0;
-  int priority = 0;                  // higher is more important
+  int priority = 0;                    // higher is more important
   std::int64_t tenant_over_floor = 0;  // bytes
-  std::uint64_t arrival = 0;         // strictly increasing
+  std::uint64_t arrival = 0;           // strictly increasing
 };
 // Index into `sessions`, nullopt if there are fewer than two.
 std::optional<std::size_t> choose_victim(std::span<const SessionFacts> sessions);

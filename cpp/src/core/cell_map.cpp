@@ -1,0 +1,302 @@
+#include "pykv/cell_map.h"
+
+#include <algorithm>
+#include <string>
+
+#include "core/cell_bits.h"
+#include "pykv/errors.h"
+
+namespace pykv {
+namespace {
+
+constexpr std::uint32_t kInTree = std::uint32_t{1} << 31;
+constexpr std::uint32_t kMaxHolders = kInTree - 1;
+constexpr std::uint32_t kMaxBlocks = (std::uint32_t{1} << 26) - 1;
+
+std::uint32_t holder_count(std::uint32_t word) { return word & kMaxHolders; }
+
+std::string text(CellSpan cells) {
+  return "cells [" + std::to_string(cells.begin) + ", " +
+         std::to_string(std::uint64_t{cells.begin} + cells.length) + ")";
+}
+
+}  // namespace
+
+CellMap::CellMap(std::uint32_t blocks) {
+  if (blocks == 0 || blocks > kMaxBlocks)
+    throw InvalidArgument("[CellMap.CellMap] " + std::to_string(blocks) + " blocks: must be 1 to " +
+                          std::to_string(kMaxBlocks) + "; choose another capacity");
+  const std::size_t bitmap_words = (std::size_t{blocks} + 63) / 64;
+  blocks_.resize(blocks);
+  words_.resize(std::size_t{blocks} * kBlockCells);
+  whole_free_.assign(bitmap_words, bits::kAll);
+  if (blocks % 64 != 0) whole_free_.back() = bits::range(0, blocks % 64);
+  partly_free_.resize(bitmap_words);
+  leased_.resize(bitmap_words);
+  counts_.capacity = counts_.free = blocks * kBlockCells;
+}
+
+template <class Visit>
+void CellMap::for_blocks(CellSpan cells, Visit visit) const {
+  BlockIndex block = cells.begin / kBlockCells;
+  std::uint32_t begin = cells.begin % kBlockCells;
+  for (std::uint32_t left = cells.length; left > 0; ++block, begin = 0) {
+    const std::uint32_t end = std::min(begin + left, kBlockCells);
+    visit(block, begin, end);
+    left -= end - begin;
+  }
+}
+
+// visit(holder word, number of cells) for the extents of `cells`, clipped; word 0: free.
+template <class Visit>
+void CellMap::for_extents(CellSpan cells, Visit visit) const {
+  for_blocks(cells, [&](BlockIndex index, std::uint32_t begin, std::uint32_t end) {
+    const Block& block = blocks_[index];
+    while (begin < end) {
+      const bool is_free = (block.free >> begin & 1) != 0;
+      const std::uint64_t others = is_free ? ~block.free : block.free | block.start;
+      const std::uint32_t next = std::min(end, bits::lowest(others & bits::from(begin + 1)));
+      const std::uint32_t start = is_free ? 0 : bits::highest(block.start & ~bits::from(begin + 1));
+      visit(is_free ? 0 : words_[std::size_t{index} * kBlockCells + start], next - begin);
+      begin = next;
+    }
+  });
+}
+
+void CellMap::require_range(CellSpan cells, const char* method) const {
+  if (std::uint64_t{cells.begin} + cells.length <= counts_.capacity) return;
+  throw IntegrityError(std::string(method) + " " + text(cells) + " exceed the capacity of " +
+                       std::to_string(counts_.capacity) + " cells");
+}
+
+template <class Allowed>
+void CellMap::require(CellSpan cells, Allowed allowed, const char* message) const {
+  require_range(cells, message);
+  bool ok = true;
+  for_extents(cells, [&](std::uint32_t word, std::uint32_t) { ok = ok && allowed(word); });
+  if (!ok) throw IntegrityError(std::string(message) + ": " + text(cells));
+}
+
+void CellMap::split_at(BlockIndex index, std::uint32_t offset) {
+  Block& block = blocks_[index];
+  if (((block.free | block.start) >> offset & 1) != 0) return;
+  std::uint32_t* words = &words_[std::size_t{index} * kBlockCells];
+  words[offset] = words[bits::highest(block.start & ~bits::from(offset))];
+  block.start |= bits::one(offset);
+}
+
+// Removes the boundaries in [begin, end] that separate equal extents.
+void CellMap::merge(BlockIndex index, std::uint32_t begin, std::uint32_t end) {
+  Block& block = blocks_[index];
+  const std::uint32_t* words = &words_[std::size_t{index} * kBlockCells];
+  std::uint64_t rest = block.start & bits::from(std::max(begin, 1U)) & ~bits::from(end + 1);
+  for (; rest != 0; rest &= rest - 1) {
+    const std::uint32_t here = bits::lowest(rest);
+    if ((block.free >> (here - 1) & 1) != 0) continue;
+    const std::uint32_t before = bits::highest(block.start & ~bits::from(here));
+    if (words[before] == words[here]) block.start &= ~bits::one(here);
+  }
+}
+
+void CellMap::count(std::uint32_t holder_word, std::uint32_t cells, bool add) {
+  std::uint32_t& counter = holder_word == 0                 ? counts_.free
+                           : holder_count(holder_word) == 0 ? counts_.idle
+                                                            : counts_.active;
+  counter = add ? counter + cells : counter - cells;
+}
+
+template <class Change>
+void CellMap::change(CellSpan cells, Change change_word) {
+  for_blocks(cells, [&](BlockIndex index, std::uint32_t begin, std::uint32_t end) {
+    Block& block = blocks_[index];
+    std::uint32_t* words = &words_[std::size_t{index} * kBlockCells];
+    const std::uint64_t free_before = block.free;
+    split_at(index, begin);
+    if (end < kBlockCells) split_at(index, end);
+    std::uint64_t rest = block.start & bits::range(begin, end);
+    for (; rest != 0; rest &= rest - 1) {
+      const std::uint32_t here = bits::lowest(rest);
+      const std::uint32_t next = bits::lowest((block.free | block.start) & bits::from(here + 1));
+      const std::uint32_t word = change_word(words[here]);
+      count(words[here], next - here, false);
+      count(word, next - here, true);
+      words[here] = word;
+      if (word != 0) continue;
+      block.free |= bits::range(here, next);
+      block.start &= ~bits::one(here);
+    }
+    merge(index, begin, end);
+    if (block.free != free_before) refresh(index);
+  });
+}
+
+// Files the block under the bitmap that it belongs to; a full block loses its lease.
+void CellMap::refresh(BlockIndex index) {
+  Block& block = blocks_[index];
+  if (block.free == 0 && block.lease != SeqId{}) {
+    leases_.erase(block.lease);
+    block.lease = {};
+  }
+  const bool leased = block.lease != SeqId{};
+  const bool whole = block.free == bits::kAll;
+  bits::assign(whole_free_, index, whole && !leased);
+  bits::assign(partly_free_, index, block.free != 0 && !whole && !leased);
+  bits::assign(leased_, index, leased);
+}
+
+void CellMap::move_lease(SeqId seq, BlockIndex index, bool block_has_rest) {
+  Block& block = blocks_[index];
+  if (seq == SeqId{} || block.lease == seq) return;
+  if (block.lease != SeqId{} || !block_has_rest) return drop_lease(seq);
+  const auto [entry, is_new] = leases_.try_emplace(seq, index);
+  if (!is_new) {
+    const BlockIndex old = entry->second;
+    entry->second = index;
+    blocks_[old].lease = {};
+    refresh(old);
+  }
+  block.lease = seq;
+}
+
+void CellMap::take(SeqId seq, CellSpan cells) {
+  require(
+      cells, [](std::uint32_t word) { return word == 0; }, "[CellMap.take] not all cells are free");
+  if (cells.length == 0) return;
+  const CellIndex last = cells.begin + cells.length - 1;
+  const std::uint32_t first_in_last =
+      cells.begin / kBlockCells == last / kBlockCells ? cells.begin % kBlockCells : 0;
+  const std::uint64_t taken = bits::range(first_in_last, last % kBlockCells + 1);
+  move_lease(seq, last / kBlockCells, (blocks_[last / kBlockCells].free & ~taken) != 0);
+  for_blocks(cells, [&](BlockIndex index, std::uint32_t begin, std::uint32_t end) {
+    Block& block = blocks_[index];
+    block.free &= ~bits::range(begin, end);
+    block.start |= bits::one(begin);
+    words_[std::size_t{index} * kBlockCells + begin] = 1;
+    merge(index, begin, end);
+    refresh(index);
+  });
+  count(0, cells.length, false);
+  count(1, cells.length, true);
+}
+
+void CellMap::add_holder(CellSpan cells) {
+  require(
+      cells, [](std::uint32_t word) { return word != 0 && holder_count(word) < kMaxHolders; },
+      "[CellMap.add_holder] a cell is free or has too many holders");
+  change(cells, [](std::uint32_t word) { return word + 1; });
+}
+
+void CellMap::drop_holder(CellSpan cells) {
+  require(
+      cells, [](std::uint32_t word) { return holder_count(word) > 0; },
+      "[CellMap.drop_holder] a cell has no holder");
+  change(cells, [](std::uint32_t word) { return word - 1; });
+}
+
+void CellMap::set_in_tree(CellSpan cells) {
+  require(
+      cells, [](std::uint32_t word) { return word != 0 && (word & kInTree) == 0; },
+      "[CellMap.set_in_tree] a cell is free or in the tree already");
+  change(cells, [](std::uint32_t word) { return word | kInTree; });
+}
+
+void CellMap::clear_in_tree(CellSpan cells) {
+  require(
+      cells, [](std::uint32_t word) { return (word & kInTree) != 0; },
+      "[CellMap.clear_in_tree] a cell is not in the tree");
+  change(cells, [](std::uint32_t word) { return word & ~kInTree; });
+}
+
+void CellMap::drop_lease(SeqId seq) {
+  const auto entry = leases_.find(seq);
+  if (entry == leases_.end()) return;
+  const BlockIndex block = entry->second;
+  leases_.erase(entry);
+  blocks_[block].lease = {};
+  refresh(block);
+}
+
+std::uint32_t CellMap::word(CellIndex cell, const char* method) const {
+  require_range({cell, 1}, method);
+  std::uint32_t found = 0;
+  for_extents({cell, 1}, [&](std::uint32_t holder_word, std::uint32_t) { found = holder_word; });
+  return found;
+}
+
+std::uint32_t CellMap::holders(CellIndex cell) const { return holder_count(word(cell, "[CellMap.holders]")); }
+
+bool CellMap::in_tree(CellIndex cell) const { return (word(cell, "[CellMap.in_tree]") & kInTree) != 0; }
+
+bool CellMap::is_free(CellIndex cell) const { return word(cell, "[CellMap.is_free]") == 0; }
+
+std::uint32_t CellMap::shared_cells(CellSpan cells) const {
+  require_range(cells, "[CellMap.shared_cells]");
+  std::uint32_t shared = 0;
+  for_extents(cells, [&](std::uint32_t holder_word, std::uint32_t length) {
+    if (holder_count(holder_word) > 1) shared += length;
+  });
+  return shared;
+}
+
+std::uint32_t CellMap::largest_free_span() const {
+  std::uint32_t largest = 0, open = 0;  // open: free cells up to here
+  for (const Block& block : blocks_) {
+    if (block.free == bits::kAll) {
+      open += kBlockCells;
+      continue;
+    }
+    for (std::uint32_t at = 0; at < kBlockCells;) {
+      const std::uint32_t held = bits::lowest(~block.free & bits::from(at));
+      largest = std::max(largest, open + (held - at));
+      open = held == kBlockCells ? kBlockCells - at : 0;
+      at = held == kBlockCells ? kBlockCells : bits::lowest(block.free & bits::from(held));
+    }
+  }
+  return std::max(largest, open);
+}
+
+void CellMap::check_block(BlockIndex index, CellCounts& recount) const {
+  const auto fail = [&](const char* what) {
+    throw IntegrityError("[CellMap.check_integrity] block " + std::to_string(index) + ": " + what);
+  };
+  const Block& block = blocks_[index];
+  const std::uint32_t* words = &words_[std::size_t{index} * kBlockCells];
+  std::uint32_t before = 0;  // word of the cell before, 0 if it is free
+  for (std::uint32_t offset = 0; offset < kBlockCells; ++offset) {
+    const bool is_free = (block.free >> offset & 1) != 0;
+    const bool starts = (block.start >> offset & 1) != 0;
+    if (is_free && starts) fail("a free cell carries a boundary");
+    if (!is_free && !starts && before == 0) fail("the first held cell carries no boundary");
+    const std::uint32_t here = is_free ? 0 : starts ? words[offset] : before;
+    if (!is_free && here == 0) fail("a held cell has no holder");
+    if (starts && here == before) fail("a boundary separates equal extents");
+    ++(is_free ? recount.free : holder_count(here) > 0 ? recount.active : recount.idle);
+    before = here;
+  }
+  const bool leased = block.lease != SeqId{};
+  const bool whole = block.free == bits::kAll;
+  if (leased && block.free == 0) fail("a full block is leased");
+  if (leased) {
+    const auto entry = leases_.find(block.lease);
+    if (entry == leases_.end() || entry->second != index) fail("its lease is unknown to the sequence");
+  }
+  if (bits::test(leased_, index) != leased || bits::test(whole_free_, index) != (whole && !leased) ||
+      bits::test(partly_free_, index) != (block.free != 0 && !whole && !leased))
+    fail("the bitmaps do not show its free cells");
+}
+
+void CellMap::check_integrity() const {
+  CellCounts recount{counts_.capacity, 0, 0, 0};
+  std::size_t leases = 0;
+  for (BlockIndex index = 0; index < block_count(); ++index) {
+    check_block(index, recount);
+    leases += blocks_[index].lease != SeqId{} ? 1 : 0;
+  }
+  if (leases != leases_.size())
+    throw IntegrityError("[CellMap.check_integrity] a sequence has a lease that no block knows");
+  if (recount.active != counts_.active || recount.idle != counts_.idle || recount.free != counts_.free ||
+      counts_.capacity != blocks_.size() * kBlockCells)
+    throw IntegrityError("[CellMap.check_integrity] the counters differ from a recount");
+}
+
+}  // namespace pykv
