@@ -1,0 +1,215 @@
+"""One answer of the engine: events in, showable parts out."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from starlette.types import Receive
+
+from pykv.server.errors import failed, stopping
+from pykv.server.service import Service
+from pykv.server.settings import Settings
+from pykv.server.text import Assembler, Part
+
+if TYPE_CHECKING:
+    from pykv._core import EngineEvent
+
+T = TypeVar("T")
+
+
+@dataclass
+class Usage:
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
+    completion_tokens: int = 0
+
+    def __add__(self, other: Usage) -> Usage:
+        return Usage(
+            self.prompt_tokens + other.prompt_tokens,
+            self.cached_tokens + other.cached_tokens,
+            self.completion_tokens + other.completion_tokens,
+        )
+
+    def body(self) -> dict[str, Any]:
+        return {
+            "prompt_tokens": self.prompt_tokens,
+            "completion_tokens": self.completion_tokens,
+            "total_tokens": self.prompt_tokens + self.completion_tokens,
+            "prompt_tokens_details": {"cached_tokens": self.cached_tokens},
+        }
+
+
+class Answer:
+    """The answer to one prompt: `await begin()`, iterate once, always `close()`.
+
+    After the last part `finish_reason` is "stop" or "length" and `usage` is complete.
+    """
+
+    def __init__(self, service: Service, tokens: list[int], settings: Settings) -> None:
+        self.finish_reason = ""
+        self.usage = Usage(prompt_tokens=len(tokens))
+        self._service = service
+        tokenizer = service.tokenizer
+        self._assembler = Assembler(tokenizer.stream(), settings.stops, tokenizer.eog_ids)
+        self._generation = service.submit(tokens, settings)
+        self._events: AsyncIterator[EngineEvent] = aiter(self._generation)
+        self._first: EngineEvent | None = None
+
+    async def begin(self) -> None:
+        """Waits for the first event, so that an early failure can still be a status."""
+        self._first = await anext(self._events, None)
+        if self._first is None:
+            raise stopping()
+        self._check(self._first)
+
+    async def parts(self) -> AsyncIterator[Part]:
+        """Parts with something in them. ApiError if the engine gives up."""
+        event = self._first
+        while event is not None:
+            if event.kind == "token":
+                part = self._take(event)
+                if part:
+                    yield part
+            elif event.kind == "finished":
+                rest = self._finish(event)
+                if rest:
+                    yield rest
+                return
+            else:
+                self.usage.cached_tokens = event.cached_tokens
+            event = await anext(self._events, None)
+        if not self._assembler.stopped:
+            raise stopping()
+
+    def close(self) -> None:
+        """Takes the request back if it is still running."""
+        self._generation.cancel()
+
+    def _take(self, event: EngineEvent) -> Part:
+        if self._assembler.stopped:
+            return Part()  # computed before the engine heard of the stop string
+        self.usage.completion_tokens += 1
+        part = self._assembler.feed(event.token, event.logprob, event.top)
+        if self._assembler.stopped:
+            self.finish_reason = "stop"
+            self._generation.cancel()
+        return part
+
+    def _check(self, event: EngineEvent) -> None:
+        if event.kind != "finished" or self._assembler.stopped:
+            return
+        if event.reason == "failed":
+            raise failed(event.error)
+        if event.reason not in ("stop", "length"):
+            raise stopping()  # cancelled, but not by us
+
+    def _finish(self, event: EngineEvent) -> Part:
+        self._check(event)
+        self.usage.cached_tokens = event.cached_tokens
+        if self._assembler.stopped:
+            return Part()
+        part = self._assembler.finish()
+        self.finish_reason = "stop" if self._assembler.stopped else event.reason
+        return part
+
+
+async def open_answers(
+    service: Service, prompts: Sequence[list[int]], settings: Settings
+) -> list[Answer]:
+    """Answers that have begun, or ApiError and none is left running."""
+    answers: list[Answer] = []
+    try:
+        for tokens in prompts:
+            answers.append(Answer(service, tokens, settings))
+        for answer in answers:
+            await answer.begin()
+    except BaseException:
+        close_all(answers)
+        raise
+    return answers
+
+
+def close_all(answers: Sequence[Answer]) -> None:
+    for answer in answers:
+        answer.close()
+
+
+async def collect(answer: Answer) -> Part:
+    """The whole answer."""
+    whole = Part()
+    texts: list[str] = []
+    async for part in answer.parts():
+        texts.append(part.text)
+        whole.tokens += part.tokens
+    whole.text = "".join(texts)
+    return whole
+
+
+async def collect_all(answers: Sequence[Answer]) -> list[Part]:
+    """The whole answers, side by side; none is left running."""
+    try:
+        return await asyncio.gather(*map(collect, answers))
+    finally:
+        close_all(answers)
+
+
+async def merge(answers: Sequence[Answer]) -> AsyncGenerator[tuple[int, Part | None], None]:
+    """Parts of all answers as they come, with the answer's index; None ends one answer."""
+    queue: asyncio.Queue[tuple[int, Part | None, Exception | None]] = asyncio.Queue(len(answers))
+
+    async def feed(index: int, answer: Answer) -> None:
+        try:
+            async for part in answer.parts():
+                await queue.put((index, part, None))
+            await queue.put((index, None, None))
+        except Exception as error:
+            await queue.put((index, None, error))
+
+    tasks = [asyncio.create_task(feed(index, answer)) for index, answer in enumerate(answers)]
+    try:
+        running = len(tasks)
+        while running:
+            index, part, error = await queue.get()
+            if error is not None:
+                raise error
+            running -= part is None
+            yield index, part
+    finally:
+        for task in tasks:
+            task.cancel()
+
+
+class ClientGone(Exception):
+    """The client has disconnected; there is nobody to answer."""
+
+
+async def _disconnected(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+async def unless_gone(receive: Receive, work: Callable[[], Awaitable[T]]) -> T:
+    """Result of `work()`, which is cancelled as soon as the client disconnects.
+
+    Raises ClientGone then. The request's body must have been read.
+    """
+
+    async def run() -> T:
+        return await work()
+
+    task = asyncio.create_task(run())
+    watcher = asyncio.create_task(_disconnected(receive))
+    try:
+        await asyncio.wait({task, watcher}, return_when=asyncio.FIRST_COMPLETED)
+        if not task.done():
+            raise ClientGone
+        return task.result()
+    finally:
+        for each in (task, watcher):
+            each.cancel()
+            with contextlib.suppress(asyncio.CancelledError, Exception):
+                await each

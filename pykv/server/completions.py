@@ -1,0 +1,75 @@
+"""POST /v1/chat/completions and POST /v1/completions."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+
+from pykv.server.answer import Answer, close_all, collect_all, merge, open_answers, unless_gone
+from pykv.server.body import read_object
+from pykv.server.frame import ChatFrame, CompletionFrame, Frame
+from pykv.server.service import Service
+from pykv.server.settings import Settings, parse_chat, parse_completion
+from pykv.server.sse import DONE, EventStream
+
+
+async def _stream(
+    answers: Sequence[Answer], frame: Frame, settings: Settings
+) -> AsyncGenerator[bytes, None]:
+    for data in frame.opening():
+        yield data
+    async for index, part in merge(answers):
+        reason = answers[index].finish_reason if part is None else None
+        yield frame.chunk(frame.delta(index, part, reason))
+    if settings.include_usage:
+        yield frame.usage_chunk(answers)
+    yield DONE
+
+
+async def _reply(
+    request: Request,
+    frame: Frame,
+    settings: Settings,
+    open_all: Callable[[], Awaitable[list[Answer]]],
+) -> Response:
+    if settings.stream:
+        answers = await unless_gone(request.receive, open_all)
+        events = _stream(answers, frame, settings)
+        return EventStream(events, lambda: close_all(answers))
+
+    async def whole() -> dict[str, Any]:
+        answers = await open_all()
+        return frame.whole(answers, await collect_all(answers))
+
+    return JSONResponse(await unless_gone(request.receive, whole))
+
+
+async def chat_completions(request: Request) -> Response:
+    service: Service = request.app.state.service
+    parsed = parse_chat(await read_object(request, service.limits), service.limits)
+    settings = parsed.settings
+    service.check_model(settings.model)
+
+    async def open_all() -> list[Answer]:
+        text = await service.render(parsed.messages)
+        tokens = await service.prompt_tokens(text, "messages", chat=True)
+        return await open_answers(service, [tokens], settings)
+
+    return await _reply(request, ChatFrame(service, settings), settings, open_all)
+
+
+async def completions(request: Request) -> Response:
+    service: Service = request.app.state.service
+    body = await read_object(request, service.limits)
+    parsed = parse_completion(body, service.limits, service.vocab)
+    settings = parsed.settings
+    service.check_model(settings.model)
+
+    async def open_all() -> list[Answer]:
+        prompts = [await service.prompt_tokens(each, "prompt") for each in parsed.prompts]
+        return await open_answers(service, prompts, settings)
+
+    return await _reply(request, CompletionFrame(service, settings), settings, open_all)

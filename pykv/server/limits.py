@@ -1,0 +1,51 @@
+"""Every bound on what a client may send, in one table, checked before tokenizing."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+COUNT_MAX = 2**31 - 1
+"""Largest count that the engine can hold; larger ones are errors, not "very many"."""
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Bounds of one server; docs/api.md lists them (a test compares)."""
+
+    body_bytes: int = 8 * 2**20
+    """Request body; a larger one is refused with 413 and never parsed."""
+    discard_bytes: int = 64 * 2**20
+    """How much of a refused body is still read, so that the client sees the 413."""
+    body_seconds: float = 60.0
+    """Time from the headers to the end of the body (408)."""
+    open_requests: int = 2048
+    """Requests being answered at one time (503)."""
+    nesting: int = 32
+    """Depth of arrays and objects in a body."""
+    prompts: int = 64
+    """Prompts in one /v1/completions request."""
+    messages: int = 4096
+    """Messages in one chat request."""
+    max_tokens: int = COUNT_MAX
+    """Larger than the context is allowed and means "up to the end of the context"."""
+    logprobs: int = 20
+    """Alternatives reported for each token."""
+    stops: int = 16
+    """Stop strings in one request."""
+    stop_chars: int = 256
+    """Characters of one stop string."""
+    temperature: float = 2.0
+    """0 is greedy."""
+    top_k: int = COUNT_MAX
+    """0 switches the filter off."""
+    seed: int = 2**64 - 1
+    """0 is an ordinary seed; without one the server draws one."""
+    name_chars: int = 256
+    """Characters of model, cache_salt, prompt_cache_key, user and the like."""
+    salts: int = 65536
+    """Values of cache_salt remembered at one time; the least recently used is forgotten."""
+    tokenizer_threads: int = 2
+    """Texts tokenized at one time; others wait their turn."""
+
+
+LIMITS = Limits()

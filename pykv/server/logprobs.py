@@ -1,0 +1,58 @@
+"""Log probabilities in the two forms that OpenAI's API has."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from pykv.server.text import TokenInfo
+
+TokenBytes = Callable[[int], bytes]
+
+LOWEST = -9999.0
+"""Stands for minus infinity, which JSON cannot write."""
+
+
+def _finite(logprob: float) -> float:
+    return logprob if logprob > LOWEST else LOWEST  # NaN too
+
+
+def _entry(token: int, logprob: float, token_bytes: TokenBytes) -> dict[str, Any]:
+    data = token_bytes(token)
+    return {
+        "token": data.decode("utf-8", "replace"),
+        "logprob": _finite(logprob),
+        "bytes": list(data),
+    }
+
+
+def chat_logprobs(tokens: Sequence[TokenInfo], token_bytes: TokenBytes) -> dict[str, Any]:
+    """`choices[].logprobs` of a chat answer or chunk."""
+    content = [
+        _entry(info.token, info.logprob, token_bytes)
+        | {"top_logprobs": [_entry(token, value, token_bytes) for token, value in info.top]}
+        for info in tokens
+    ]
+    return {"content": content, "refusal": None}
+
+
+def _name(token: int, token_bytes: TokenBytes) -> str:
+    """Text of a token, unique also where it is no whole character."""
+    data = token_bytes(token)
+    try:
+        return data.decode("utf-8")
+    except UnicodeDecodeError:
+        return "bytes:" + "".join(f"\\x{byte:02x}" for byte in data)
+
+
+def completion_logprobs(tokens: Sequence[TokenInfo], token_bytes: TokenBytes) -> dict[str, Any]:
+    """`choices[].logprobs` of a completion or chunk. Offsets count characters of the answer."""
+    return {
+        "tokens": [_name(info.token, token_bytes) for info in tokens],
+        "token_logprobs": [_finite(info.logprob) for info in tokens],
+        "top_logprobs": [
+            {_name(token, token_bytes): _finite(value) for token, value in info.top}
+            for info in tokens
+        ],
+        "text_offset": [info.begin for info in tokens],
+    }

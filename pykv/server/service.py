@@ -1,0 +1,148 @@
+"""What all endpoints share: the runtime, its asyncio engine, limits and namespaces."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+from pykv.engine import AsyncEngine, GenerateRequest
+from pykv.server.errors import ApiError, context_exceeded, from_core, invalid, shown, stopping
+from pykv.server.limits import LIMITS, Limits
+from pykv.server.namespaces import Namespaces
+from pykv.server.settings import Prompt, Settings
+
+if TYPE_CHECKING:
+    from pykv.engine import Generation
+    from pykv.runtime import Runtime
+
+
+class EngineLike(Protocol):
+    """The part of AsyncEngine that the server uses; tests put scripted answers here."""
+
+    async def start(self) -> None: ...
+    async def stop(self) -> None: ...
+    def generate(self, request: GenerateRequest, /) -> Generation: ...
+
+
+class Service:
+    """One model being served.
+
+    Args:
+        runtime: stays open for as long as the service runs.
+        engine: None for the runtime's own.
+        limits: bounds on requests.
+        alias: name of the model towards clients; None for the runtime's.
+    """
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        *,
+        engine: EngineLike | None = None,
+        limits: Limits = LIMITS,
+        alias: str | None = None,
+    ) -> None:
+        self.runtime = runtime
+        self.limits = limits
+        self.engine: EngineLike = engine or AsyncEngine(runtime.engine)
+        self.tokenizer = runtime.tokenizer
+        self.model_id: str = alias or runtime.model_id
+        self.model_context: int = runtime.model.config.context
+        self.context = min(self.model_context, self.snapshot()["cache"]["cells_capacity"])
+        self.vocab: int = runtime.model.config.vocab
+        self.namespaces = Namespaces(limits.salts)
+        self.created = int(time.time())
+        self.stopping = False
+        self._tokenizing = asyncio.Semaphore(limits.tokenizer_threads)
+        path = Path(str(runtime.model_path))
+        self._names = {self.model_id, runtime.model_id, path.name, path.stem}
+        self._token_bytes = max(len(self.tokenizer.token_bytes(i)) for i in range(self.vocab))
+
+    def snapshot(self) -> dict[str, Any]:
+        """Counters of the engine as of its last step."""
+        snapshot: dict[str, Any] = self.runtime.engine.snapshot()
+        return snapshot
+
+    async def start(self) -> None:
+        """Starts the engine. Call in the event loop that serves."""
+        await self.engine.start()
+
+    async def stop(self) -> None:
+        """Ends every open request (with error 503) and refuses new ones. Idempotent."""
+        if not self.stopping:
+            self.stopping = True
+            await self.engine.stop()
+
+    def check_model(self, name: str | None) -> None:
+        """Refuses a request that is meant for another model."""
+        if name is not None and name not in self._names:
+            raise ApiError(
+                404,
+                f"Model {shown(name)} is not served here; use {self.model_id!r} or leave it out.",
+                code="model_not_found",
+                param="model",
+            )
+
+    async def tokenize(
+        self, text: str, *, add_special: bool = True, parse_special: bool = False
+    ) -> list[int]:
+        """Token ids. In a thread, so that a long text does not hold up other requests."""
+        async with self._tokenizing:
+            return await asyncio.to_thread(
+                self.tokenizer.encode, text, add_special=add_special, parse_special=parse_special
+            )
+
+    async def render(self, messages: list[dict[str, str]]) -> str:
+        """The prompt text of a chat."""
+        async with self._tokenizing:
+            try:
+                return await asyncio.to_thread(self.runtime.template.render, messages)
+            except ValueError as error:
+                raise invalid("messages", f"The chat template refuses this: {error}") from None
+
+    async def prompt_tokens(self, prompt: Prompt, param: str, *, chat: bool = False) -> list[int]:
+        """Ids of a prompt that leaves room for an answer."""
+        if isinstance(prompt, str):
+            least = -(-len(prompt.encode()) // self._token_bytes)
+            if least >= self.context:  # cannot fit, so it is not worth the tokenizing
+                raise context_exceeded(least, self.context, param)
+            tokens = await self.tokenize(prompt, parse_special=chat)
+            if chat and tokens[:2] == [self.tokenizer.bos_id] * 2:
+                tokens = tokens[1:]  # the template wrote one too
+        else:
+            tokens = prompt
+        if not tokens:
+            raise invalid(param, f"{param} has no tokens; send at least one.")
+        if len(tokens) >= self.context:
+            raise context_exceeded(len(tokens), self.context, param)
+        return tokens
+
+    def submit(self, tokens: list[int], settings: Settings) -> Generation:
+        """Queues a request. ApiError if the engine does not take it."""
+        if self.stopping:
+            raise stopping()
+        room = self.context - len(tokens)
+        seed = secrets.randbits(64) if settings.seed is None else settings.seed
+        request = GenerateRequest(
+            prompt=tokens,
+            max_tokens=room if settings.max_tokens is None else min(settings.max_tokens, room),
+            temperature=settings.temperature,
+            top_k=settings.top_k,
+            top_p=settings.top_p,
+            min_p=settings.min_p,
+            seed=seed,
+            stop_tokens=sorted(self.tokenizer.eog_ids),
+            logprobs=settings.logprobs,
+            name_space=self.namespaces.number(settings.cache_salt),
+            use_cache=settings.use_cache,
+        )
+        try:
+            return self.engine.generate(request)
+        except Exception as error:
+            refusal = from_core(error)
+            if refusal is None:
+                raise
+            raise refusal from None

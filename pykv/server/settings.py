@@ -1,0 +1,215 @@
+"""From a request body to what the engine is asked to do. Nothing is tokenized here."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from pykv.server import fields
+from pykv.server.errors import invalid, shown, unsupported
+from pykv.server.fields import check_fields
+from pykv.server.limits import Limits
+from pykv.server.reader import Reader, check_text, check_tokens
+
+DEFAULT_COMPLETION_TOKENS = 16
+"""max_tokens of /v1/completions when absent, as OpenAI defines it."""
+
+Prompt = str | list[int]
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How to answer; the same for chat and completions. None means the default."""
+
+    model: str | None
+    stream: bool
+    include_usage: bool
+    max_tokens: int | None
+    temperature: float
+    top_k: int
+    top_p: float
+    min_p: float
+    seed: int | None
+    stops: tuple[str, ...]
+    logprobs: int | None
+    use_cache: bool
+    cache_salt: str | None
+
+
+@dataclass(frozen=True)
+class ChatRequest:
+    messages: list[dict[str, str]]
+    settings: Settings
+
+
+@dataclass(frozen=True)
+class CompletionRequest:
+    prompts: list[Prompt]
+    settings: Settings
+
+
+def _stops(value: object, limits: Limits) -> tuple[str, ...]:
+    if value is None:
+        return ()
+    texts = value if isinstance(value, list) else [value]
+    if len(texts) > limits.stops:
+        raise invalid("stop", f"stop has {len(texts)} strings; at most {limits.stops} fit.")
+    for index, text in enumerate(texts):
+        param = f"stop[{index}]" if isinstance(value, list) else "stop"
+        if not check_text(text, param, limits.stop_chars):
+            raise invalid(param, f"{param} is empty; every text contains it.")
+    return tuple(texts)
+
+
+def _include_usage(reader: Reader, stream: bool) -> bool:
+    options = reader.get("stream_options")
+    if options is None:
+        return False
+    if not isinstance(options, dict):
+        message = f"stream_options must be an object, not {shown(options)}."
+        raise invalid("stream_options", message, "invalid_type")
+    if not stream:
+        raise invalid("stream_options", "stream_options needs stream = true.")
+    check_fields(options, fields.STREAM_OPTIONS, "stream_options.")
+    return Reader(options).boolean("include_usage", False)
+
+
+def _settings(
+    reader: Reader, limits: Limits, *, max_tokens: int | None, logprobs: int | None
+) -> Settings:
+    stream = reader.boolean("stream", False)
+    top_k = reader.integer("top_k", 0, limits.top_k)
+    return Settings(
+        model=reader.text("model", limits.name_chars),
+        stream=stream,
+        include_usage=_include_usage(reader, stream),
+        max_tokens=max_tokens,
+        temperature=reader.number("temperature", 0, limits.temperature, 0.8),
+        top_k=40 if top_k is None else top_k,
+        top_p=reader.number("top_p", 0, 1, 0.95),
+        min_p=reader.number("min_p", 0, 1, 0.05),
+        seed=reader.integer("seed", 0, limits.seed),
+        stops=_stops(reader.get("stop"), limits),
+        logprobs=logprobs,
+        use_cache=reader.boolean("cache_prompt", True),
+        cache_salt=reader.text("cache_salt", limits.name_chars),
+    )
+
+
+# --- chat ----------------------------------------------------------------------
+
+_ROLES = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant"}
+
+
+def _content(value: object, param: str) -> str:
+    """A message's text; parts of type text are joined as llama-server does, by newlines."""
+    if isinstance(value, str):
+        return check_text(value, param)
+    if not isinstance(value, list):
+        raise invalid(param, f"{param} must be a string, not {shown(value)}.", "invalid_type")
+    texts: list[str] = []
+    for index, part in enumerate(value):
+        where = f"{param}[{index}]"
+        if not isinstance(part, dict):
+            raise invalid(where, f"{where} must be an object, not {shown(part)}.", "invalid_type")
+        kind = part.get("type")
+        if kind != "text":
+            message = f"{where}.type is {shown(kind)}; this server takes text only."
+            raise unsupported(f"{where}.type", message, 501 if isinstance(kind, str) else 400)
+        texts.append(check_text(part.get("text"), f"{where}.text"))
+    return "\n".join(texts)
+
+
+def _message(value: object, where: str, limits: Limits) -> dict[str, str]:
+    if not isinstance(value, dict):
+        raise invalid(where, f"{where} must be an object, not {shown(value)}.", "invalid_type")
+    check_fields(value, fields.MESSAGE, f"{where}.")
+    role = value.get("role")
+    if role in ("tool", "function"):
+        raise unsupported(f"{where}.role", f"{where}.role is {role!r}; tools are not supported.")
+    if not isinstance(role, str) or role not in _ROLES:
+        message = f"{where}.role is {shown(role)}; use system, developer, user or assistant."
+        raise invalid(f"{where}.role", message)
+    message_out = {
+        "role": _ROLES[role],
+        "content": _content(value.get("content"), f"{where}.content"),
+    }
+    if value.get("name") is not None:
+        message_out["name"] = check_text(value["name"], f"{where}.name", limits.name_chars)
+    return message_out
+
+
+def parse_messages(value: object, limits: Limits) -> list[dict[str, str]]:
+    """Messages as the chat template takes them."""
+    if not isinstance(value, list):
+        message = f"messages must be an array, not {shown(value)}."
+        raise invalid("messages", message, "invalid_type")
+    if not 1 <= len(value) <= limits.messages:
+        message = f"messages has {len(value)} entries; it must have 1 … {limits.messages}."
+        raise invalid("messages", message)
+    return [_message(item, f"messages[{index}]", limits) for index, item in enumerate(value)]
+
+
+def _chat_logprobs(reader: Reader, limits: Limits) -> int | None:
+    wanted = reader.boolean("logprobs", False)
+    top = reader.integer("top_logprobs", 0, limits.logprobs)
+    if top is not None and not wanted:
+        raise invalid("top_logprobs", "top_logprobs needs logprobs = true.")
+    return (top or 0) if wanted else None
+
+
+def parse_chat(body: dict[str, Any], limits: Limits) -> ChatRequest:
+    check_fields(body, fields.CHAT)
+    reader = Reader(body)
+    messages = parse_messages(reader.required("messages"), limits)
+    names = ("max_completion_tokens", "max_tokens")
+    counts = [reader.integer(name, 1, limits.max_tokens) for name in names]
+    given = {count for count in counts if count is not None}
+    if len(given) > 1:
+        message = f"max_tokens ({counts[1]}) and max_completion_tokens ({counts[0]}) differ."
+        raise invalid("max_tokens", message)
+    max_tokens = given.pop() if given else None
+    logprobs = _chat_logprobs(reader, limits)
+    return ChatRequest(
+        messages, _settings(reader, limits, max_tokens=max_tokens, logprobs=logprobs)
+    )
+
+
+# --- completions ---------------------------------------------------------------
+
+
+def _prompts(value: object, limits: Limits, vocab: int) -> list[Prompt]:
+    """One text, one list of ids, or a list of either."""
+    if isinstance(value, str):
+        return [check_text(value, "prompt")]
+    if not isinstance(value, list):
+        message = f"prompt must be a string or an array, not {shown(value)}."
+        raise invalid("prompt", message, "invalid_type")
+    if not value:
+        raise invalid("prompt", "prompt is empty.")
+    if not isinstance(value[0], (str, list)):
+        return [check_tokens(value, "prompt", vocab)]
+    if len(value) > limits.prompts:
+        raise invalid("prompt", f"prompt has {len(value)} prompts; at most {limits.prompts} fit.")
+    prompts: list[Prompt] = []
+    for index, item in enumerate(value):
+        where = f"prompt[{index}]"
+        if isinstance(item, list):
+            prompts.append(check_tokens(item, where, vocab))
+        else:
+            prompts.append(check_text(item, where))
+    return prompts
+
+
+def parse_completion(body: dict[str, Any], limits: Limits, vocab: int) -> CompletionRequest:
+    check_fields(body, fields.COMPLETIONS)
+    reader = Reader(body)
+    prompts = _prompts(reader.required("prompt"), limits, vocab)
+    max_tokens = reader.integer("max_tokens", 1, limits.max_tokens)
+    settings = _settings(
+        reader,
+        limits,
+        max_tokens=DEFAULT_COMPLETION_TOKENS if max_tokens is None else max_tokens,
+        logprobs=reader.integer("logprobs", 0, limits.logprobs),
+    )
+    return CompletionRequest(prompts, settings)
