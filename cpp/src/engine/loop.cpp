@@ -1,0 +1,189 @@
+#include "engine/loop.h"
+
+#include <algorithm>
+#include <exception>
+#include <utility>
+
+#include "pykv/errors.h"
+
+namespace pykv::engine {
+
+namespace {
+
+// With nothing to do, reclaim still ticks and the snapshot's times move on.
+constexpr double kIdleSeconds = 1.0;
+
+std::uint32_t longest(const Engine::Config& config, const Cache& cache) {
+  const CacheStats stats = cache.stats();
+  std::uint64_t cells = stats.cells_capacity;
+  if (stats.bytes_budget > 0)
+    cells = std::min<std::uint64_t>(cells, stats.bytes_budget / cache.layout().block_bytes() * kBlockCells);
+  return static_cast<std::uint32_t>(std::min<std::uint64_t>(cells, config.context));
+}
+
+void insert(std::vector<SessionPtr>& sessions, SessionPtr session) {
+  const auto place =
+      std::upper_bound(sessions.begin(), sessions.end(), session,
+                       [](const SessionPtr& a, const SessionPtr& b) { return precedes(*a, *b); });
+  sessions.insert(place, std::move(session));
+}
+
+SessionPtr take(std::vector<SessionPtr>& sessions, RequestId id) {
+  const auto place =
+      std::find_if(sessions.begin(), sessions.end(), [&](const SessionPtr& s) { return s->id == id; });
+  if (place == sessions.end()) return nullptr;
+  SessionPtr session = std::move(*place);
+  sessions.erase(place);
+  return session;
+}
+
+}  // namespace
+
+StepLoop::StepLoop(Engine::Config config, Decoder& decoder, Cache& cache)
+    : config_(std::move(config)),
+      decoder_(decoder),
+      cache_(cache),
+      longest_(longest(config_, cache)),
+      inbox_(config_.limits),
+      events_(config_.event_capacity),
+      limits_(config_.limits),
+      started_at_(config_.clock()),
+      published_(std::make_shared<const EngineSnapshot>()) {
+  publish();
+}
+
+std::vector<EngineEvent> StepLoop::drain() {
+  std::vector<EngineEvent> events = events_.drain();
+  if (events.size() >= config_.event_capacity) inbox_.poke();
+  return events;
+}
+
+void StepLoop::set_limits(const EngineLimits& limits) {
+  pykv::validate(limits);
+  inbox_.set_limits(limits);
+}
+
+void StepLoop::set_watermarks(const Watermarks& marks) {
+  pykv::validate(marks);
+  inbox_.set_watermarks(marks);
+}
+
+void StepLoop::run() {
+  while (!inbox_.closed()) {
+    if (step() || inbox_.wait(kIdleSeconds)) continue;
+    reclaim(0);
+    publish();
+  }
+}
+
+bool StepLoop::step() {
+  try {
+    return step_unguarded();
+  } catch (const std::exception& error) {
+    end_all(FinishReason::failed, std::string("[Engine.step] internal error: ") + error.what());
+    publish();
+    events_.append(outgoing_);
+    return true;
+  }
+}
+
+bool StepLoop::step_unguarded() {
+  Commands commands = inbox_.take();
+  bool busy = !commands.empty();
+  apply(std::move(commands));
+  std::uint32_t rows = 0;
+  if (!events_.full()) {
+    const double begin = config_.clock();
+    admit();
+    follow();
+    rows = run_batch();
+    if (rows > 0) metrics_.step(config_.clock() - begin);
+  }
+  busy = busy || rows > 0 || !outgoing_.empty();
+  if (busy) {
+    reclaim(rows);
+    publish();  // before the events, so that who has seen an event finds it counted
+    events_.append(outgoing_);
+  }
+  return busy;
+}
+
+void StepLoop::apply(Commands commands) {
+  if (commands.limits) limits_ = *commands.limits;
+  if (commands.watermarks) cache_.set_watermarks(*commands.watermarks);
+  for (SessionPtr& session : commands.submitted) {
+    insert(waiting_, std::move(session));
+  }
+  for (const RequestId request : commands.cancelled) {
+    SessionPtr session = take(waiting_, request);
+    if (!session) session = take(running_, request);
+    if (session) finish(std::move(session), FinishReason::cancelled);
+  }
+}
+
+SessionPtr StepLoop::take_running(RequestId id) { return take(running_, id); }
+
+void StepLoop::wait_again(SessionPtr session) { insert(waiting_, std::move(session)); }
+
+void StepLoop::start_running(SessionPtr session) { insert(running_, std::move(session)); }
+
+void StepLoop::leave_pool(Session& session) {
+  if (!session.seq) return;
+  cache_.erase(*std::exchange(session.seq, std::nullopt));
+  session.stored = 0;
+}
+
+void StepLoop::finish(SessionPtr session, FinishReason reason, std::string error) {
+  EngineEvent event = session->event(EngineEvent::Kind::finished, config_.clock());
+  event.reason = reason;
+  event.error = std::move(error);
+  outgoing_.push_back(std::move(event));
+  metrics_.finish(reason);
+  leave_pool(*session);
+}
+
+void StepLoop::end_all(FinishReason reason, const std::string& error) {
+  for (auto* sessions : {&running_, &waiting_}) {
+    for (SessionPtr& session : std::exchange(*sessions, {})) {
+      try {
+        finish(std::move(session), reason, error);
+      } catch (const std::exception&) {
+        continue;  // its event is out; what it held in a broken cache cannot be given back
+      }
+    }
+  }
+}
+
+void StepLoop::close_all() {
+  apply(inbox_.take());
+  end_all(FinishReason::cancelled, {});
+  publish();
+  events_.append(outgoing_);
+}
+
+void StepLoop::reclaim(std::uint32_t wanted) {
+  const double begin = config_.clock();
+  cache_.reclaim(wanted);
+  metrics_.reclaim(config_.clock() - begin);
+}
+
+void StepLoop::publish() {
+  inbox_.set_waiting(waiting_.size());
+  auto out = std::make_shared<EngineSnapshot>(metrics_.snapshot());
+  const double now = config_.clock();
+  out->number = ++published_number_;
+  out->uptime_seconds = now - started_at_;
+  out->cache = cache_.stats();
+  out->watermarks = cache_.watermarks();
+  out->limits = limits_;
+  out->waiting = static_cast<std::uint32_t>(waiting_.size());
+  for (const auto* sessions : {&running_, &waiting_}) {
+    for (const SessionPtr& session : *sessions) {
+      if (session->seq) ++(session->generating() ? out->generating : out->prefilling);
+      if (out->sessions.size() < kMaxSessionViews) out->sessions.push_back(session->view(now));
+    }
+  }
+  published_.store(std::move(out));
+}
+
+}  // namespace pykv::engine

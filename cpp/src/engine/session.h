@@ -1,0 +1,53 @@
+// Floor 5. One request from submit to its end. Belongs to the inbox until the loop takes
+// it, then to the loop's thread alone.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "engine/scheduler.h"
+#include "pykv/engine.h"
+
+namespace pykv::engine {
+
+struct Session {
+  explicit Session(EngineRequest from);
+
+  RequestId id = 0;
+  EngineRequest request;      // its prompt is moved into `tokens`
+  std::vector<Token> tokens;  // prompt and what has been generated
+  Sampler sampler;
+  std::uint32_t prompt_tokens = 0;
+  std::uint32_t max_tokens = 0;  // the request's, cut to what context and pool allow
+
+  std::optional<SeqId> seq;    // while admitted
+  std::uint32_t stored = 0;    // tokens with KV in `seq`
+  std::uint32_t counted = 0;   // prompt tokens that are in the hit and miss counters
+  std::uint32_t cached = 0;    // … of them taken from others
+  std::uint32_t computed = 0;  // prompt tokens computed here, again after preemption
+  bool prompt_known = false;   // the tree held the whole prompt when it was last matched
+  bool preempted = false;      // waits to be resumed
+
+  double submitted_at = 0, admitted_at = 0, first_token_at = 0, last_token_at = 0;
+  bool admitted_once = false;
+
+  std::uint32_t generated() const { return static_cast<std::uint32_t>(tokens.size()) - prompt_tokens; }
+  std::uint32_t pending() const { return static_cast<std::uint32_t>(tokens.size()) - stored; }
+  std::uint32_t remaining() const { return max_tokens - generated(); }  // tokens to generate
+  bool generating() const { return generated() > 0 && pending() == 1; }
+
+  Work work() const;
+  EngineEvent event(EngineEvent::Kind kind, double now) const;  // with all counts and times so far
+  SessionView view(double now) const;
+};
+
+using SessionPtr = std::unique_ptr<Session>;
+
+// Higher priority first, then arrival. A preempted session keeps its number and so waits
+// in front of all that came later.
+bool precedes(const Session& a, const Session& b);
+
+}  // namespace pykv::engine
