@@ -8,9 +8,10 @@ import re
 import signal
 import socket
 import sys
-from collections.abc import Callable
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, NoReturn
+
+from pykv.cli.options import integer
 
 if TYPE_CHECKING:
     from pykv.runtime import Runtime
@@ -24,18 +25,6 @@ EXAMPLES = """examples:
 KV_TYPES = ("f32", "f16", "q8_0")
 COUNT_MAX = 2**31 - 1
 ADMIN_HOST = "127.0.0.1"
-
-
-def _integer(low: int, high: int) -> Callable[[str], int]:
-    def parse(text: str) -> int:
-        if not re.fullmatch(r"[+-]?[0-9]{1,20}", text):
-            raise argparse.ArgumentTypeError(f"{text[:40]!r} is not a whole number")
-        value = int(text)
-        if not low <= value <= high:
-            raise argparse.ArgumentTypeError(f"{value} is not in {low} … {high}")
-        return value
-
-    return parse
 
 
 def _name(text: str) -> str:
@@ -54,8 +43,9 @@ def add_parser(subparsers: Any) -> None:
         allow_abbrev=False,
     )
     add = parser.add_argument
-    port, count = _integer(0, 65535), _integer(0, COUNT_MAX)
-    parallel, batch, threads = _integer(1, 4096), _integer(1, 8192), _integer(0, 1024)
+    port, count = integer(0, 65535), integer(0, COUNT_MAX)
+    pool_bytes = integer(0, 2**48)
+    parallel, batch, threads = integer(1, 4096), integer(1, 8192), integer(0, 1024)
     add("positional_model", nargs="?", metavar="MODEL", help="the same as --model")
     add("-m", "--model", help="model name or GGUF file (smollm2-135m)")
     add("-a", "--alias", type=_name, help="name of the model towards clients")
@@ -63,6 +53,7 @@ def add_parser(subparsers: Any) -> None:
     add("--port", type=port, default=8080, help="port of the API, 0: any (8080)")
     add("--admin-port", type=port, default=8081, help="port of the dashboard, 0: any (8081)")
     add("-c", "--ctx-size", type=count, default=0, help="cells of the pool (as memory allows)")
+    add("--pool-bytes", type=pool_bytes, default=0, help="bytes of the pool (as the cells need)")
     add("-np", "--parallel", type=parallel, default=16, help="sequences decoded in a step (16)")
     add("-b", "--batch-size", type=batch, default=256, help="tokens computed in a step (256)")
     add("-ctk", "--cache-type-k", choices=KV_TYPES, default="f16", help="stored keys (f16)")
@@ -94,15 +85,6 @@ def _interrupt(*_: object) -> NoReturn:
     raise KeyboardInterrupt
 
 
-def _amount(count: float) -> str:
-    """Bytes for a reader."""
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if count < 1024 or unit == "GiB":
-            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
-        count /= 1024
-    raise AssertionError("unreachable")
-
-
 def _open_runtime(args: argparse.Namespace, model: str) -> Runtime:
     from pykv.runtime import Runtime, RuntimeOptions
 
@@ -116,25 +98,15 @@ def _open_runtime(args: argparse.Namespace, model: str) -> Runtime:
             cache_type_k=args.cache_type_k,
             cache_type_v=args.cache_type_v,
             threads=args.threads,
+            pool_bytes=args.pool_bytes,
         )
-    )
-
-
-def _describe_pool(runtime: Runtime, args: argparse.Namespace) -> None:
-    cache = runtime.engine.snapshot()["cache"]
-    cells, each = cache["cells_capacity"], cache["bytes_per_cell"]
-    _say(
-        f"KV pool: {cells:,} cells (one token each, shared by all requests), "
-        f"{each:,} bytes a cell (K {args.cache_type_k}, V {args.cache_type_v}), "
-        f"{_amount(cells * each)} at most, used as needed"
     )
 
 
 def _start_admin(runtime: Runtime, port: int, stack: ExitStack) -> None:
     try:
-        from pykv.dashboard.client import InProcessClient
-
         from pykv.dashboard import start_admin
+        from pykv.dashboard.client import InProcessClient
     except ModuleNotFoundError as error:
         _say(f"No dashboard: {error}. Install it with: pip install 'pykv-cache[server]'")
         return
@@ -161,7 +133,7 @@ def _serve(args: argparse.Namespace, model: str, sock: socket.socket, stack: Exi
 
     runtime = _open_runtime(args, model)
     stack.callback(runtime.close)
-    _describe_pool(runtime, args)
+    _say(runtime.describe())
     app = create_app(runtime, alias=args.alias)
     _start_admin(runtime, args.admin_port, stack)
     if args.host not in ("127.0.0.1", "localhost", "::1"):
@@ -173,28 +145,21 @@ def _serve(args: argparse.Namespace, model: str, sock: socket.socket, stack: Exi
 
 def run(args: argparse.Namespace) -> int:
     _check(args)
-    try:
-        from pykv._core import Error
-
-        from pykv import models
-        from pykv.server.listen import listen
-    except ModuleNotFoundError as error:
-        _say(f"pykv serve: {error}. Install it with: pip install 'pykv-cache[server]'")
-        return 1
+    from pykv import models
+    from pykv.server.listen import listen
 
     # Until the event loop takes over, SIGTERM ends the work as Ctrl-C does.
     previous = signal.signal(signal.SIGTERM, _interrupt)
     try:
         with ExitStack() as stack:
-            model = str(models.resolve(args.model or args.positional_model or models.DEFAULT_MODEL))
+            # What can be wrong is found before the model is loaded.
+            model = args.model or args.positional_model or models.DEFAULT_MODEL
+            models.resolve(model)
             sock = stack.enter_context(listen(args.host, args.port, port_flag="--port"))
             listen(ADMIN_HOST, args.admin_port, port_flag="--admin-port").close()
             _serve(args, model, sock, stack)
     except KeyboardInterrupt:
         _say("Stopped.")
-    except (Error, OSError) as error:
-        _say(f"pykv serve: {error}")
-        return 1
     finally:
         signal.signal(signal.SIGTERM, previous)
     return 0

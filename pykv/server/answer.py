@@ -54,7 +54,12 @@ class Answer:
         self.usage = Usage(prompt_tokens=len(tokens))
         self._service = service
         tokenizer = service.tokenizer
-        self._assembler = Assembler(tokenizer.stream(), settings.stops, tokenizer.eog_ids)
+        self._assembler = Assembler(
+            tokenizer.stream(),
+            settings.stops,
+            tokenizer.eog_ids,
+            keep_tokens=settings.logprobs is not None,
+        )
         self._generation = service.submit(tokens, settings)
         self._events: AsyncIterator[EngineEvent] = aiter(self._generation)
         self._first: EngineEvent | None = None

@@ -75,7 +75,7 @@ async def props(request: Request) -> Response:
     return JSONResponse(
         {
             "default_generation_settings": {"n_ctx": service.context},
-            "total_slots": service.snapshot()["limits"]["parallel"],
+            "total_slots": service.runtime.engine.snapshot()["limits"]["parallel"],
             "model_alias": service.model_id,
             "modalities": {"vision": False, "audio": False},
             "build_info": FINGERPRINT,

@@ -5,8 +5,10 @@ from __future__ import annotations
 import errno
 import socket
 
+from pykv._core import Error
 
-class CannotListen(OSError):
+
+class CannotListen(Error):
     """The address is taken, not ours, or not an address; the message says what to do."""
 
 

@@ -6,8 +6,9 @@ import asyncio
 import secrets
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
+from pykv import _core
 from pykv.engine import AsyncEngine, GenerateRequest
 from pykv.server.errors import ApiError, context_exceeded, from_core, invalid, shown, stopping
 from pykv.server.limits import LIMITS, Limits
@@ -51,7 +52,7 @@ class Service:
         self.tokenizer = runtime.tokenizer
         self.model_id: str = alias or runtime.model_id
         self.model_context: int = runtime.model.config.context
-        self.context = min(self.model_context, self.snapshot()["cache"]["cells_capacity"])
+        self.context: int = runtime.pool_facts().longest_request
         self.vocab: int = runtime.model.config.vocab
         self.namespaces = Namespaces(limits.salts)
         self.created = int(time.time())
@@ -60,11 +61,6 @@ class Service:
         path = Path(str(runtime.model_path))
         self._names = {self.model_id, runtime.model_id, path.name, path.stem}
         self._token_bytes = max(len(self.tokenizer.token_bytes(i)) for i in range(self.vocab))
-
-    def snapshot(self) -> dict[str, Any]:
-        """Counters of the engine as of its last step."""
-        snapshot: dict[str, Any] = self.runtime.engine.snapshot()
-        return snapshot
 
     async def start(self) -> None:
         """Starts the engine. Call in the event loop that serves."""
@@ -100,8 +96,8 @@ class Service:
         async with self._tokenizing:
             try:
                 return await asyncio.to_thread(self.runtime.template.render, messages)
-            except ValueError as error:
-                raise invalid("messages", f"The chat template refuses this: {error}") from None
+            except (_core.InvalidArgument, _core.UnsupportedModel) as error:
+                raise invalid("messages", str(error)) from None
 
     async def prompt_tokens(self, prompt: Prompt, param: str, *, chat: bool = False) -> list[int]:
         """Ids of a prompt that leaves room for an answer."""

@@ -82,13 +82,22 @@ class Assembler:
     """Puts an answer together, token by token.
 
     Tokens are handed out with the part that completes their text, and only if some of
-    their text is before the stop string.
+    their text is before the stop string. `hidden` tokens are not shown; without
+    `keep_tokens` there is text only.
     """
 
-    def __init__(self, decoder: Decoder, stops: Sequence[str], hidden: frozenset[int]) -> None:
+    def __init__(
+        self,
+        decoder: Decoder,
+        stops: Sequence[str],
+        hidden: frozenset[int],
+        *,
+        keep_tokens: bool = True,
+    ) -> None:
         self._decoder = decoder
         self._filter = StopFilter(stops)
         self._hidden = hidden
+        self._keep_tokens = keep_tokens
         self._waiting: deque[TokenInfo] = deque()
         self._decoded = 0  # characters
         self._shown = 0
@@ -104,7 +113,8 @@ class Assembler:
         text = self._decoder.feed(token)
         begin = self._decoded
         self._decoded += len(text)
-        self._waiting.append(TokenInfo(token, logprob, top, begin, self._decoded))
+        if self._keep_tokens:
+            self._waiting.append(TokenInfo(token, logprob, top, begin, self._decoded))
         return self._release(self._filter.feed(text))
 
     def finish(self) -> Part:
