@@ -1,0 +1,11 @@
+"""The admin service: web page, JSON API and Prometheus metrics, on a port of its own.
+
+It runs in threads of the process that owns the engine and reads the engine's
+snapshots only through an :class:`~pykv.dashboard.client.EngineClient`.
+"""
+
+from .client import EngineClient, InProcessClient
+from .errors import AdminError
+from .server import AdminServer, start_admin
+
+__all__ = ["AdminError", "AdminServer", "EngineClient", "InProcessClient", "start_admin"]
