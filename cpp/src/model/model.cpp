@@ -1,0 +1,119 @@
+#include "pykv/model.h"
+
+#include <algorithm>
+#include <atomic>
+#include <string>
+
+#include "model/architecture.h"
+#include "model/row_buffer.h"
+#include "pykv/errors.h"
+
+namespace pykv {
+namespace {
+
+// Logits are computed and fetched this many rows at a time: enough for the output matrix
+// to be read rarely, few enough for a large vocabulary (128k: 32 MiB).
+constexpr std::uint32_t kHeadRows = 64;
+
+std::string at(const char* method) { return "[Model." + std::string(method) + "] "; }
+
+}  // namespace
+
+struct Model::Impl {
+  Backend& backend;
+  ModelConfig config;
+  std::size_t bytes_before;
+  std::unique_ptr<Network> network;
+  std::size_t weight_bytes;
+  LayerSpec layer;
+  RowBuffer head_rows;    // [kHeadRows, width], made with the first logits
+  RowBuffer logits_rows;  // [kHeadRows, vocab]
+  bool head_ready = false;
+  std::atomic<bool> busy{false};
+
+  Impl(const GgufFile& file, Backend& machine)
+      : backend(machine),
+        config(read_model_config(file)),
+        bytes_before(machine.weight_bytes()),
+        network(find_architecture(file).load(file, config, machine)),
+        weight_bytes(machine.weight_bytes() - bytes_before),
+        layer(layer_table(config).front()) {
+    file.drop_pages();
+  }
+
+  void check_step(Step& step, std::span<const Token> tokens) const;
+  void check_logits(std::uint32_t rows, std::span<const std::uint32_t> logit_rows, std::size_t size) const;
+  void compute_logits(Rows x, std::span<const std::uint32_t> rows, std::span<float> logits);
+};
+
+void Model::Impl::check_step(Step& step, std::span<const Token> tokens) const {
+  if (&step.backend() != &backend)
+    throw InvalidArgument(at("forward") +
+                          "the step's cache uses another backend than the model; make both with one");
+  if (step.layer(config.layers - 1) != layer)
+    throw InvalidArgument(at("forward") +
+                          "the step's cache was not made for this model; use its layer table");
+  if (tokens.size() != step.rows())
+    throw InvalidArgument(at("forward") + "got " + std::to_string(tokens.size()) + " tokens, the step has " +
+                          std::to_string(step.rows()) + " rows");
+  if (tokens.size() > max_rows())
+    throw InvalidArgument(at("forward") + "the step has " + std::to_string(tokens.size()) +
+                          " rows, the limit is " + std::to_string(max_rows()) + "; plan smaller steps");
+  for (const Token token : tokens)
+    if (token < 0 || static_cast<std::uint32_t>(token) >= config.vocab)
+      throw InvalidArgument(at("forward") + "token " + std::to_string(token) +
+                            " is outside the vocabulary, ids are 0 to " + std::to_string(config.vocab - 1));
+}
+
+void Model::Impl::check_logits(std::uint32_t rows, std::span<const std::uint32_t> logit_rows,
+                               std::size_t size) const {
+  for (std::size_t i = 0; i < logit_rows.size(); ++i)
+    if (logit_rows[i] >= rows || (i > 0 && logit_rows[i] <= logit_rows[i - 1]))
+      throw InvalidArgument(at("forward") + "logit row " + std::to_string(logit_rows[i]) +
+                            " is out of range or out of order; rows ascend from 0 to " +
+                            std::to_string(rows - 1));
+  if (size / config.vocab != logit_rows.size() || size % config.vocab != 0)
+    throw InvalidArgument(at("forward") + "logits have room for " + std::to_string(size) + " numbers, " +
+                          std::to_string(logit_rows.size()) + " rows of " + std::to_string(config.vocab) +
+                          " are needed");
+}
+
+void Model::Impl::compute_logits(Rows x, std::span<const std::uint32_t> rows, std::span<float> logits) {
+  if (!head_ready && !rows.empty()) {
+    head_rows = RowBuffer(backend, kHeadRows, config.width);
+    logits_rows = RowBuffer(backend, kHeadRows, config.vocab);
+    head_ready = true;
+  }
+  while (!rows.empty()) {
+    const auto count = static_cast<std::uint32_t>(std::min<std::size_t>(rows.size(), kHeadRows));
+    const std::size_t numbers = std::size_t{count} * config.vocab;
+    backend.gather(x, rows.first(count), head_rows.rows(count));
+    network->head(head_rows.rows(count), logits_rows.rows(count));
+    backend.download(logits_rows.rows(count), logits.first(numbers));
+    rows = rows.subspan(count);
+    logits = logits.subspan(numbers);
+  }
+}
+
+Model::Model(const GgufFile& file, Backend& backend) : impl_(std::make_unique<Impl>(file, backend)) {}
+Model::~Model() = default;
+
+const ModelConfig& Model::config() const { return impl_->config; }
+std::size_t Model::weight_bytes() const { return impl_->weight_bytes; }
+std::uint64_t Model::parameters() const { return impl_->network->parameters(); }
+
+void Model::forward(Step& step, std::span<const Token> tokens, std::span<const std::uint32_t> logit_rows,
+                    std::span<float> logits) {
+  if (impl_->busy.exchange(true))
+    throw Busy(at("forward") + "another thread is inside; one call at a time, or one model per thread");
+  struct Release {
+    std::atomic<bool>& flag;
+    ~Release() { flag = false; }
+  } const release{impl_->busy};
+  impl_->check_step(step, tokens);
+  impl_->check_logits(step.rows(), logit_rows, logits.size());
+  const Rows x = impl_->network->run_layers(step, tokens);
+  impl_->compute_logits(x, logit_rows, logits);
+}
+
+}  // namespace pykv
