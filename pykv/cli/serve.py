@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import logging
 import re
 import signal
 import socket
@@ -131,6 +132,8 @@ def _serve(args: argparse.Namespace, model: str, sock: socket.socket, stack: Exi
     from pykv.server.listen import url_of
     from pykv.server.serving import serve
 
+    level = logging.INFO if args.verbose else logging.WARNING
+    logging.basicConfig(level=level, stream=sys.stderr, format="%(levelname)s %(name)s: %(message)s")
     runtime = _open_runtime(args, model)
     stack.callback(runtime.close)
     _say(runtime.describe())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from contextlib import aclosing
 from typing import Any
 
 from starlette.requests import Request
@@ -21,9 +22,10 @@ async def _stream(
 ) -> AsyncGenerator[bytes, None]:
     for data in frame.opening():
         yield data
-    async for index, part in merge(answers):
-        reason = answers[index].finish_reason if part is None else None
-        yield frame.chunk(frame.delta(index, part, reason))
+    async with aclosing(merge(answers)) as parts:
+        async for index, part in parts:
+            reason = answers[index].finish_reason if part is None else None
+            yield frame.chunk(frame.delta(index, part, reason))
     if settings.include_usage:
         yield frame.usage_chunk(answers)
     yield DONE

@@ -38,8 +38,9 @@ async def serve(
         http="h11",
         ws="none",
         lifespan="on",
-        log_level="info" if verbose else "warning",
+        log_config=None,  # the command line decides where logs go
         access_log=verbose,
+        proxy_headers=False,
         server_header=False,
         timeout_graceful_shutdown=STOP_SECONDS,
     )
