@@ -4,19 +4,21 @@
 // starting at `cell`, and were stored for positions lower by `rotation`. Runs name
 // cells, not extents: extent boundaries move when others share or leave, runs do not.
 //
-// The list is an immutable balanced tree whose leaves are runs. Copying a list
-// (fork) copies one pointer: O(1). Each leaf holds its cells once in the CellMap,
-// however many lists share the leaf; the last list to go drops it.
-// append is in place when the list is the only owner of its right edge, otherwise
-// it copies O(log runs) nodes. A run physically next to the last one extends it.
+// The list is a balanced tree (B+ tree, packed to the left). A leaf holds up to 16
+// *pieces*: parts of runs that lie in one block each. Pieces that continue each other are
+// one run wherever runs are counted or visited, also across leaves. Copying a list (fork)
+// copies one pointer: O(1). Each leaf holds its cells once in the CellMap, however many
+// lists share the leaf; the last list to go drops it.
+// A change writes in place where the list is the only owner; shared nodes on its path are
+// copied first: O(log pieces), plus a holder for each of the at most 16 pieces of a leaf.
+// So copy, append to the copy, and drop one of the two costs O(log pieces) as well.
 //
 // Threads: externally locked with its CellMap, which must outlive it.
 #pragma once
 
 #include <cstdint>
-#include <functional>
-#include <memory>
 #include <optional>
+#include <type_traits>
 #include <vector>
 
 #include "pykv/cell_map.h"
@@ -25,10 +27,10 @@
 namespace pykv {
 
 struct Run {
-  Pos first = 0;            // logical position of the first token
-  CellIndex cell = 0;       // its cell
+  Pos first = 0;             // logical position of the first token
+  CellIndex cell = 0;        // its cell
   std::uint32_t length = 0;  // tokens
-  Pos rotation = 0;         // logical minus stored position; 0 unless shifted
+  Pos rotation = 0;          // logical minus stored position; 0 unless shifted
   Pos end() const { return first + static_cast<Pos>(length); }
   friend bool operator==(const Run&, const Run&) = default;
 };
@@ -36,40 +38,61 @@ struct Run {
 class RunList {
  public:
   explicit RunList(CellMap& cells);
-  RunList(const RunList&);             // O(1), shares everything
+  RunList(const RunList&);  // O(1), shares everything
   RunList(RunList&&) noexcept;
   RunList& operator=(RunList) noexcept;
   ~RunList();
 
-  std::uint32_t tokens() const;      // sum of lengths
-  std::uint32_t runs() const;        // number of runs
-  Pos begin() const;                 // first position, 0 if empty
-  Pos end() const;                   // one past the last position, 0 if empty
-  std::optional<Run> last() const;
+  std::uint32_t tokens() const;     // sum of lengths
+  std::uint32_t runs() const;       // number of runs
+  Pos begin() const;                // first position, 0 if empty
+  Pos end() const;                  // one past the last position, 0 if empty
+  std::optional<Run> last() const;  // all of these O(1)
 
-  // Appends `run`, whose first position must be >= end(). `adopt`: the cells were
-  // taken (CellMap::take) by the caller for this list and one holder passes to it;
-  // otherwise (sharing) the list adds a holder of its own.
+  // Appends `run`, whose first position must be >= end() and whose last one < kMaxPos
+  // (throws InvalidArgument). `adopt`: the cells were taken (CellMap::take) by the caller
+  // for this list and one holder passes to it; otherwise (sharing) the list adds a holder
+  // of its own. If this throws, list and holders are as before.
+  // O(log pieces + blocks of the run).
   enum class Hold { adopt, share };
   void append(const Run& run, Hold hold);
 
-  // Removes all positions >= end. O(log runs) plus the cells that become free.
+  // Removes all positions >= end (throws InvalidArgument if it is negative).
+  // O(log pieces) plus the cells that become free.
   void truncate(Pos end);
 
-  // Run that covers `pos`, whole. O(log runs).
+  // Run that covers `pos`, whole. O(log pieces).
   std::optional<Run> find(Pos pos) const;
 
-  // Runs clipped to [span.begin, span.end), in position order.
-  void for_each(Span span, const std::function<void(const Run&)>& visit) const;
+  // Runs clipped to [span.begin, span.end), in position order. O(log pieces + runs).
+  // `call` takes a const Run& and must not change the list.
+  template <class Call>
+  void for_each(Span span, Call&& call) const {
+    using Target = std::remove_reference_t<Call>;
+    visit(span, {const_cast<void*>(static_cast<const void*>(&call)),
+                 [](void* target, const Run& run) { (*static_cast<Target*>(target))(run); }});
+  }
   std::vector<Run> to_vector() const;
+
+  // Cells that another list holds too, through a shared leaf or a holder of its own.
+  std::uint32_t shared_cells() const;
 
   void check_integrity() const;
 
  private:
   struct Node;
-  using NodePtr = std::shared_ptr<const Node>;
+  struct Visitor {
+    void* target;
+    void (*call)(void* target, const Run& run);
+  };
+  void visit(Span span, Visitor visitor) const;
+  Node* writable(Node*& slot);
+  void append_piece(const Run& piece);
+  void cut(Node*& slot, Pos end);
+  static void release(Node* node, CellMap& cells);
+
   CellMap* cells_;
-  NodePtr root_;
+  Node* root_ = nullptr;  // null: empty
 };
 
 }  // namespace pykv

@@ -1,0 +1,218 @@
+#include "pykv/run_list.h"
+
+#include <algorithm>
+#include <array>
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "core/run_node.h"
+#include "pykv/errors.h"
+
+namespace pykv {
+namespace {
+
+constexpr std::size_t kMaxHeight = 16;  // 2^32 pieces need 8
+
+CellSpan cells_of(const Run& run) { return {run.cell, run.length}; }
+
+std::string text(const Run& run) {
+  return "run of " + std::to_string(run.length) + " tokens at position " + std::to_string(run.first);
+}
+
+}  // namespace
+
+std::uint32_t RunList::Node::entries_below(Pos end) const {
+  std::uint32_t low = 0, high = count;
+  while (low < high) {
+    const std::uint32_t middle = (low + high) / 2;
+    if (first_of(middle) < end)
+      low = middle + 1;
+    else
+      high = middle;
+  }
+  return low;
+}
+
+void RunList::Node::add_up() {
+  sum = sum_of(0);
+  for (std::uint32_t i = 1; i < count; ++i) sum = sum + sum_of(i);
+}
+
+void RunList::Node::push(const Run& piece) {
+  pieces[count++] = piece;
+  sum = count == 1 ? summary_of(piece) : sum + summary_of(piece);
+}
+
+void RunList::Node::push(Node* child) {
+  children[count++] = child;
+  sum = count == 1 ? child->sum : sum + child->sum;
+}
+
+RunList::RunList(CellMap& cells) : cells_(&cells) {}
+
+RunList::RunList(const RunList& other) : cells_(other.cells_), root_(other.root_) {
+  if (root_ != nullptr) ++root_->refs;
+}
+
+RunList::RunList(RunList&& other) noexcept
+    : cells_(other.cells_), root_(std::exchange(other.root_, nullptr)) {}
+
+RunList& RunList::operator=(RunList other) noexcept {
+  std::swap(cells_, other.cells_);
+  std::swap(root_, other.root_);
+  return *this;
+}
+
+RunList::~RunList() {
+  try {
+    release(root_, *cells_);
+  } catch (const IntegrityError&) {
+    // The map lost a holder before; its check_integrity() reports it, ending here would not.
+  }
+}
+
+// Recursion is as deep as the tree is high.
+void RunList::release(Node* node, CellMap& cells) {
+  if (node == nullptr || --node->refs > 0) return;
+  const std::unique_ptr<Node> gone(node);
+  for (std::uint32_t i = 0; i < node->count; ++i) {
+    if (node->is_leaf())
+      cells.drop_holder(cells_of(node->pieces[i]));
+    else
+      release(node->children[i], cells);
+  }
+}
+
+std::uint32_t RunList::tokens() const { return root_ == nullptr ? 0 : root_->sum.tokens; }
+std::uint32_t RunList::runs() const { return root_ == nullptr ? 0 : root_->sum.runs; }
+Pos RunList::begin() const { return root_ == nullptr ? 0 : root_->sum.head.first; }
+Pos RunList::end() const { return root_ == nullptr ? 0 : root_->sum.tail.end(); }
+
+std::optional<Run> RunList::last() const {
+  if (root_ == nullptr) return std::nullopt;
+  return root_->sum.tail;
+}
+
+// The node in `slot`, which is copied first if others point to it too. Everything above
+// it must be writable already.
+RunList::Node* RunList::writable(Node*& slot) {
+  if (slot->refs == 1) return slot;
+  auto copy = std::make_unique<Node>(*slot);
+  copy->refs = 1;
+  for (std::uint32_t i = 0; i < copy->count; ++i) {
+    if (copy->is_leaf())
+      cells_->add_holder(cells_of(copy->pieces[i]));
+    else
+      ++copy->children[i]->refs;
+  }
+  --slot->refs;
+  slot = copy.release();
+  return slot;
+}
+
+void RunList::append(const Run& run, Hold hold) {
+  if (run.length == 0) return;
+  const Pos old_end = end();
+  if (run.first < old_end)
+    throw InvalidArgument("[RunList.append] " + text(run) + " begins before the end of the list at " +
+                          std::to_string(old_end) + "; truncate first");
+  if (run.length > static_cast<std::uint32_t>(kMaxPos - run.first))
+    throw InvalidArgument("[RunList.append] " + text(run) + " passes the last position " +
+                          std::to_string(kMaxPos));
+  if (hold == Hold::share) cells_->add_holder(cells_of(run));
+  Run rest = run;
+  try {
+    while (rest.length > 0) {
+      Run piece = rest;
+      piece.length = std::min(rest.length, kBlockCells - rest.cell % kBlockCells);
+      append_piece(piece);
+      rest = {piece.end(), piece.cell + piece.length, rest.length - piece.length, rest.rotation};
+    }
+  } catch (...) {
+    // What is in the list already goes again, but the holder that came with it stays.
+    cells_->add_holder({run.cell, run.length - rest.length});
+    truncate(old_end);
+    if (hold == Hold::share) cells_->drop_holder(cells_of(run));
+    throw;
+  }
+}
+
+void RunList::append_piece(const Run& piece) {
+  if (root_ == nullptr) {
+    root_ = new Node(0);
+    root_->push(piece);
+    return;
+  }
+  std::array<Node*, kMaxHeight> path;  // path[h]: right-most node of height h
+  Node** slot = &root_;
+  for (Node* node = writable(*slot);; node = writable(*slot)) {
+    path[node->height] = node;
+    if (node->is_leaf()) break;
+    slot = &node->children[node->count - 1];
+  }
+  Node& leaf = *path[0];
+  Run& last = leaf.pieces[leaf.count - 1];
+  const std::uint32_t height = root_->height;
+  const bool extends = continues(last, piece) && piece.cell % kBlockCells != 0;
+  if (extends || !leaf.is_full()) {
+    if (extends)
+      last.length += piece.length;
+    else
+      leaf.pieces[leaf.count++] = piece;
+    for (std::uint32_t h = 0; h <= height; ++h) path[h]->sum = path[h]->sum + summary_of(piece);
+    return;
+  }
+  // A new leaf, below new nodes up to the first one with room; all made before any is linked.
+  std::array<std::unique_ptr<Node>, kMaxHeight + 1> made;
+  std::uint32_t top = 0;
+  for (; top <= height && path[top]->is_full(); ++top) made[top] = std::make_unique<Node>(top);
+  if (top > height) made[top] = std::make_unique<Node>(top);
+  made[0]->push(piece);
+  for (std::uint32_t h = 1; h < top; ++h) made[h]->push(made[h - 1].release());
+  if (top > height) {
+    made[top]->push(root_);
+    root_ = path[top] = made[top].release();
+  }
+  path[top]->push(made[top - 1].release());
+  for (std::uint32_t h = top + 1; h <= height; ++h) path[h]->sum = path[h]->sum + summary_of(piece);
+}
+
+void RunList::truncate(Pos new_end) {
+  if (new_end < 0)
+    throw InvalidArgument("[RunList.truncate] end " + std::to_string(new_end) + " is negative");
+  if (new_end >= end()) return;
+  if (new_end <= begin()) {
+    release(std::exchange(root_, nullptr), *cells_);
+    return;
+  }
+  cut(root_, new_end);
+  while (!root_->is_leaf() && root_->count == 1) {
+    const std::unique_ptr<Node> old(root_);  // cut() made it ours alone
+    root_ = old->children[0];
+  }
+}
+
+// Removes positions >= end below `slot`, some of which stay and some go. Copies are made
+// on the way down, changes on the way up.
+void RunList::cut(Node*& slot, Pos new_end) {
+  Node& node = *writable(slot);
+  const std::uint32_t keep = node.entries_below(new_end);
+  if (!node.is_leaf() && node.children[keep - 1]->sum.tail.end() > new_end)
+    cut(node.children[keep - 1], new_end);
+  for (; node.count > keep; --node.count) {
+    if (node.is_leaf())
+      cells_->drop_holder(cells_of(node.pieces[node.count - 1]));
+    else
+      release(node.children[node.count - 1], *cells_);
+  }
+  if (node.is_leaf()) {
+    Run& last = node.pieces[keep - 1];
+    const auto stays = static_cast<std::uint32_t>(std::min(last.end(), new_end) - last.first);
+    cells_->drop_holder({last.cell + stays, last.length - stays});
+    last.length = stays;
+  }
+  node.add_up();
+}
+
+}  // namespace pykv

@@ -1,0 +1,71 @@
+// Floor 1, internal. Nodes of a RunList and what they sum up to.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+
+#include "pykv/run_list.h"
+
+namespace pykv {
+
+// What a stretch of a list amounts to. Summaries of neighbours add up with operator+,
+// so that questions about runs need not look at pieces.
+struct RunSummary {
+  Run head;  // first run
+  Run tail;  // last run; the same as head if there is only one
+  std::uint32_t tokens = 0;
+  std::uint32_t runs = 0;
+};
+
+// Whether `next` continues `run`: in position, in memory and with the same rotation.
+inline bool continues(const Run& run, const Run& next) {
+  return run.end() == next.first && run.cell + run.length == next.cell && run.rotation == next.rotation;
+}
+
+inline RunSummary summary_of(const Run& piece) { return {piece, piece, piece.length, 1}; }
+
+inline RunSummary operator+(const RunSummary& a, const RunSummary& b) {
+  const bool joined = continues(a.tail, b.head);
+  RunSummary sum{a.head, b.tail, a.tokens + b.tokens, a.runs + b.runs};
+  if (!joined) return sum;
+  --sum.runs;
+  if (a.runs == 1) sum.head.length += b.head.length;
+  if (b.runs == 1) sum.tail = {a.tail.first, a.tail.cell, a.tail.length + b.tail.length, a.tail.rotation};
+  return sum;
+}
+
+// All leaves have height 0 and the same depth. A node that is not on the right edge of
+// its list is full, so that the height is at most log16(pieces) + 1.
+struct RunList::Node {
+  static constexpr std::uint32_t kFanout = 16;
+
+  std::uint32_t refs = 1;  // lists and nodes that point here
+  std::uint16_t height = 0;
+  std::uint16_t count = 0;  // pieces or children, at least 1
+  RunSummary sum;
+  union {
+    Run pieces[kFanout];  // height 0: each inside one block
+    Node* children[kFanout];
+  };
+
+  explicit Node(std::uint32_t height_of_node)
+      : height(static_cast<std::uint16_t>(height_of_node)), children{} {
+    if (is_leaf()) std::uninitialized_default_construct_n(pieces, kFanout);
+  }
+
+  bool is_leaf() const { return height == 0; }
+  bool is_full() const { return count == kFanout; }
+  RunSummary sum_of(std::uint32_t index) const {
+    return is_leaf() ? summary_of(pieces[index]) : children[index]->sum;
+  }
+  Pos first_of(std::uint32_t index) const {
+    return is_leaf() ? pieces[index].first : children[index]->sum.head.first;
+  }
+  // Number of entries whose first position is below `end`.
+  std::uint32_t entries_below(Pos end) const;
+  void add_up();
+  void push(const Run& piece);
+  void push(Node* child);
+};
+
+}  // namespace pykv

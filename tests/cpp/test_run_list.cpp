@@ -1,0 +1,285 @@
+#include <algorithm>
+#include <cstdint>
+#include <memory>
+#include <random>
+#include <utility>
+#include <vector>
+
+#include "check.h"
+#include "pykv/errors.h"
+#include "pykv/run_list.h"
+
+using namespace pykv;
+
+namespace {
+
+constexpr auto adopt = RunList::Hold::adopt;
+constexpr auto share = RunList::Hold::share;
+
+// Grows `list` by `count` tokens in the cells that the map finds.
+bool grow(CellMap& map, RunList& list, SeqId seq, std::uint32_t count) {
+  CellRequest request{seq, count, std::nullopt};
+  if (const auto last = list.last()) request.after = last->cell + last->length - 1;
+  const auto found = map.find({&request, 1});
+  if (!found) return false;
+  for (const CellSpan span : found->front()) {
+    map.take(seq, span);
+    list.append({list.end(), span.begin, span.length, 0}, adopt);
+  }
+  return true;
+}
+
+void take_and_append(CellMap& map, RunList& list, const Run& run) {
+  map.take(SeqId{1}, {run.cell, run.length});
+  list.append(run, adopt);
+}
+
+}  // namespace
+
+TEST(an_empty_list) {
+  CellMap map(1);
+  RunList list(map);
+  CHECK(list.tokens() == 0 && list.runs() == 0 && list.begin() == 0 && list.end() == 0);
+  CHECK(!list.last() && !list.find(0) && list.to_vector().empty());
+  list.truncate(0);
+  list.append({0, 0, 0, 0}, share);
+  list.for_each({0, 10}, [](const Run&) { CHECK(false); });
+  list.check_integrity();
+}
+
+TEST(a_run_next_to_the_last_one_extends_it) {
+  CellMap map(4);
+  RunList list(map);
+  take_and_append(map, list, {0, 60, 10, 0});
+  take_and_append(map, list, {10, 70, 1, 0});
+  take_and_append(map, list, {11, 71, 80, 0});
+  CHECK(list.to_vector() == (std::vector<Run>{{0, 60, 91, 0}}));
+  take_and_append(map, list, {91, 200, 5, 0});   // elsewhere
+  take_and_append(map, list, {96, 205, 5, 3});   // rotated
+  take_and_append(map, list, {110, 210, 5, 3});  // behind a gap
+  CHECK(list.runs() == 4 && list.tokens() == 106 && list.end() == 115);
+  CHECK(list.find(95) == (Run{91, 200, 5, 0}));
+  CHECK(list.find(50) == (Run{0, 60, 91, 0}));
+  CHECK(!list.find(101) && !list.find(109) && !list.find(115) && !list.find(-1));
+  CHECK(list.last() == (Run{110, 210, 5, 3}));
+  list.check_integrity();
+}
+
+TEST(wrong_arguments_change_nothing) {
+  CellMap map(1);
+  RunList list(map);
+  take_and_append(map, list, {0, 0, 8, 0});
+  CHECK_THROWS(InvalidArgument, list.append({7, 8, 1, 0}, share));
+  CHECK_THROWS(InvalidArgument, list.append({-1, 8, 1, 0}, share));
+  CHECK_THROWS(InvalidArgument, list.append({kMaxPos - 1, 0, 2, 0}, share));
+  CHECK_THROWS(IntegrityError, list.append({8, 8, 1, 0}, share));  // a free cell
+  CHECK_THROWS(InvalidArgument, list.truncate(-1));
+  CHECK(list.to_vector() == (std::vector<Run>{{0, 0, 8, 0}}));
+  CHECK(map.holders(0) == 1 && map.is_free(8));
+}
+
+TEST(a_fork_shares_until_both_are_gone) {
+  CellMap map(4);
+  auto parent = std::make_unique<RunList>(map);
+  CHECK(grow(map, *parent, SeqId{1}, 100));
+  CHECK(parent->shared_cells() == 0);
+  RunList child(*parent);
+  CHECK(parent->shared_cells() == 100 && map.holders(50) == 1);
+  CHECK(grow(map, *parent, SeqId{1}, 10));
+  CHECK(grow(map, child, SeqId{2}, 10));
+  CHECK(parent->to_vector() == (std::vector<Run>{{0, 0, 110, 0}}));
+  CHECK(child.to_vector() == (std::vector<Run>{{0, 0, 100, 0}, {100, 128, 10, 0}}));
+  CHECK(parent->shared_cells() == 100 && child.shared_cells() == 100);
+  parent.reset();
+  CHECK(map.counts().active == 110 && map.is_free(105) && !map.is_free(99));
+  CHECK(child.shared_cells() == 0);
+  child.truncate(70);
+  CHECK(map.counts().active == 70);
+  child.check_integrity();
+  map.check_integrity();
+}
+
+TEST(shared_runs_hold_their_cells_themselves) {
+  CellMap map(2);
+  RunList list(map), other(map);
+  CHECK(grow(map, list, SeqId{1}, 80));
+  other.append({0, 10, 60, 0}, share);
+  CHECK(map.holders(9) == 1 && map.holders(10) == 2 && map.holders(69) == 2);
+  CHECK(list.shared_cells() == 60);
+  list = RunList(map);
+  CHECK(map.counts().active == 60);
+  other = std::move(list);
+  CHECK(map.counts().free == 128);
+}
+
+// A step works on a copy and drops the old list, or the copy.
+TEST(a_copy_that_grows_keeps_one_run) {
+  CellMap map(64);
+  RunList list(map);
+  for (std::uint32_t step = 0; step < 1000; ++step) {
+    RunList next(list);
+    CHECK(grow(map, next, SeqId{1}, 1));
+    CHECK(list.tokens() == step);
+    if (step % 3 == 0) {
+      RunList dropped(next);
+      CHECK(grow(map, dropped, SeqId{1}, 5));
+    }
+    list = std::move(next);
+    CHECK(list.runs() == 1 && map.counts().active == step + 1);
+  }
+  list.check_integrity();
+}
+
+// DESIGN.md: sessions that grow side by side keep long runs.
+TEST(sixteen_sequences_side_by_side_keep_long_runs) {
+  CellMap map(16 * 512 / kBlockCells);
+  std::vector<RunList> lists(16, RunList(map));
+  for (int step = 0; step < 512; ++step)
+    for (std::uint64_t i = 0; i < lists.size(); ++i) CHECK(grow(map, lists[i], SeqId{i + 1}, 1));
+  for (const RunList& list : lists) {
+    CHECK(list.tokens() == 512);
+    CHECK(list.runs() <= 512 / kBlockCells + 1);
+    list.check_integrity();
+  }
+  CHECK(map.counts().free == 0);
+  map.check_integrity();
+}
+
+TEST(runs_of_length_one_stay_correct_and_shallow) {
+  constexpr std::uint32_t count = 20000;
+  CellMap map(2 * count / kBlockCells + 1);
+  RunList list(map);
+  for (std::uint32_t i = 0; i < count; ++i) take_and_append(map, list, {static_cast<Pos>(i), 2 * i, 1, 0});
+  CHECK(list.runs() == count);
+  CHECK(list.find(12345) == (Run{12345, 24690, 1, 0}));
+  list.check_integrity();
+  RunList copy(list);
+  copy.truncate(777);
+  CHECK(copy.runs() == 777 && copy.last() == (Run{776, 1552, 1, 0}));
+  copy.check_integrity();
+  list = RunList(map);
+  CHECK(map.counts().active == 777);
+}
+
+namespace {
+
+// A list as a model: its tokens, one by one.
+struct Token1 {
+  Pos pos;
+  CellIndex cell;
+  Pos rotation;
+};
+using Model = std::vector<Token1>;
+
+std::vector<Run> runs_of(const Model& model, Span span) {
+  std::vector<Run> runs;
+  for (const Token1& token : model) {
+    if (token.pos < span.begin || token.pos >= span.end) continue;
+    const bool continues = !runs.empty() && runs.back().end() == token.pos &&
+                           runs.back().cell + runs.back().length == token.cell &&
+                           runs.back().rotation == token.rotation;
+    if (continues)
+      ++runs.back().length;
+    else
+      runs.push_back({token.pos, token.cell, 1, token.rotation});
+  }
+  return runs;
+}
+
+void compare(const RunList& list, const Model& model, std::mt19937& random) {
+  list.check_integrity();
+  const std::vector<Run> all = runs_of(model, {0, kMaxPos});
+  CHECK(list.to_vector() == all);
+  CHECK(list.tokens() == model.size() && list.runs() == all.size());
+  CHECK(list.begin() == (model.empty() ? 0 : model.front().pos));
+  CHECK(list.end() == (model.empty() ? 0 : model.back().pos + 1));
+  CHECK(list.last() == (all.empty() ? std::nullopt : std::optional(all.back())));
+  const Pos begin = static_cast<Pos>(random() % (static_cast<std::uint32_t>(list.end()) + 3));
+  const Span span{begin, begin + static_cast<Pos>(random() % 300)};
+  std::vector<Run> clipped;
+  list.for_each(span, [&](const Run& run) { clipped.push_back(run); });
+  CHECK(clipped == runs_of(model, span));
+  const auto found = std::find_if(all.begin(), all.end(),
+                                  [&](const Run& run) { return run.first <= begin && begin < run.end(); });
+  CHECK(list.find(begin) == (found == all.end() ? std::nullopt : std::optional(*found)));
+}
+
+struct World {
+  explicit World(std::uint32_t blocks) : map(blocks), lists(6, RunList(map)), models(6) {}
+
+  void append(std::size_t i, std::mt19937& random) {
+    const std::uint32_t length = random() % 4 == 0 ? 1 + random() % 150 : 1 + random() % 3;
+    CellRequest request{SeqId{i + 1}, length, std::nullopt};
+    if (!models[i].empty() && random() % 4 != 0) request.after = models[i].back().cell;
+    const auto found = map.find({&request, 1});
+    if (!found) return;
+    for (const CellSpan span : found->front()) {
+      const Pos gap = random() % 10 == 0 ? 2 : 0;
+      const Pos rotation = random() % 8 == 0 ? 5 : 0;
+      map.take(SeqId{i + 1}, span);
+      add(i, {lists[i].end() + gap, span.begin, span.length, rotation}, adopt);
+    }
+  }
+
+  void share_from(std::size_t i, std::size_t j, std::mt19937& random) {
+    if (lists[j].runs() == 0) return;
+    const std::vector<Run> runs = lists[j].to_vector();
+    Run run = runs[random() % runs.size()];
+    run.first = lists[i].end();
+    if (static_cast<std::uint32_t>(run.first) + run.length < 5000) add(i, run, share);
+  }
+
+  void add(std::size_t i, const Run& run, RunList::Hold hold) {
+    lists[i].append(run, hold);
+    for (std::uint32_t k = 0; k < run.length; ++k)
+      models[i].push_back({run.first + static_cast<Pos>(k), run.cell + k, run.rotation});
+  }
+
+  void truncate(std::size_t i, Pos end) {
+    lists[i].truncate(end);
+    std::erase_if(models[i], [&](const Token1& token) { return token.pos >= end; });
+  }
+
+  // A cell is held exactly while some list has it.
+  void check_cells() const {
+    map.check_integrity();
+    std::vector<bool> held(map.counts().capacity);
+    for (const Model& model : models)
+      for (const Token1& token : model) held[token.cell] = true;
+    for (CellIndex cell = 0; cell < map.counts().capacity; ++cell) CHECK(map.is_free(cell) != held[cell]);
+  }
+
+  CellMap map;
+  std::vector<RunList> lists;
+  std::vector<Model> models;
+};
+
+}  // namespace
+
+TEST(random_operations_equal_a_model) {
+  std::mt19937 random(5);
+  for (const std::uint32_t blocks : {8U, 60U}) {
+    World world(blocks);
+    for (int step = 0; step < 6000; ++step) {
+      const std::size_t i = random() % world.lists.size(), j = random() % world.lists.size();
+      const auto dice = random() % 20;
+      if (dice < 12) world.append(i, random);
+      if (dice == 12) world.share_from(i, j, random);
+      if (dice == 13 || dice == 14) {
+        world.lists[i] = world.lists[j];
+        world.models[i] = world.models[j];
+      }
+      if (dice == 15) {
+        world.lists[i] = RunList(world.map);
+        world.models[i].clear();
+        world.map.drop_lease(SeqId{i + 1});
+      }
+      if (dice > 15) {
+        const auto end = static_cast<std::uint32_t>(world.lists[i].end());
+        world.truncate(i, static_cast<Pos>(end - std::min<std::uint32_t>(end, random() % 120)));
+      }
+      compare(world.lists[i], world.models[i], random);
+      if (step % 100 == 0) world.check_cells();
+    }
+  }
+}
