@@ -1,0 +1,101 @@
+// Floor 2. State of the CPU backend, shared by its sources: backend.cpp (construction,
+// buffers), weights.cpp, row_ops.cpp, pools.cpp, attention.cpp.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "backend_cpu/attention_worker.h"
+#include "backend_cpu/mapped_memory.h"
+#include "backend_cpu/thread_pool.h"
+#include "kernels/kernels.h"
+#include "kernels/panel.h"
+#include "pykv/backend.h"
+#include "pykv/errors.h"
+
+namespace pykv::cpu {
+
+inline constexpr std::uint32_t kMaxThreads = 1024;
+
+struct Buffer {
+  MappedMemory memory;
+  std::uint32_t rows = 0;
+  std::uint32_t width = 0;  // elements from row to row
+  float* data() const { return reinterpret_cast<float*>(memory.data()); }
+};
+
+struct Weight {
+  DType type = DType::f32;
+  std::uint32_t rows = 0;
+  std::uint32_t cols = 0;
+  kernels::PanelLayout layout;
+  MappedMemory panels;      // empty if rows == 1
+  std::vector<float> gain;  // the only row, decoded, if rows == 1
+  std::size_t bytes() const { return panels.bytes() + gain.size() * sizeof(float); }
+};
+
+struct Pool {
+  BlockLayout layout;
+  std::uint32_t blocks = 0;
+  MappedMemory memory;
+  std::vector<bool> committed;
+
+  std::byte* block(std::uint32_t index) const { return memory.data() + index * layout.block_bytes(); }
+};
+
+// Rows of a buffer after all checks.
+struct RowView {
+  float* data = nullptr;
+  std::size_t stride = 0;
+  std::uint32_t count = 0;
+  std::uint32_t width = 0;
+  float* row(std::size_t i) const { return data + i * stride; }
+};
+
+// cos and sin of the angles of some positions, kept from call to call: all layers rotate
+// the same positions.
+struct RopeTable {
+  std::uint32_t dims = 0;
+  float base = 0;
+  std::vector<Pos> positions;
+  std::vector<float> cos_sin;  // [positions][dims / 2][2]
+};
+
+[[noreturn]] inline void refuse(const char* method, const std::string& what) {
+  throw InvalidArgument("[Backend." + std::string(method) + "] " + what);
+}
+
+struct State {
+  const kernels::Kernels* kernels = nullptr;
+  std::string isa;
+  std::optional<ThreadPool> threads;
+  std::vector<std::unique_ptr<AttentionWorker>> attention_workers;  // one per thread
+  std::vector<float> partials;  // of attention that is split by partitions
+  std::map<std::uint32_t, Buffer> buffers;
+  std::map<std::uint32_t, Weight> weights;
+  std::map<std::uint32_t, Pool> pools;
+  std::uint32_t last_id = 0;  // ids of all kinds; never used again
+  std::size_t weight_bytes = 0;
+  RopeTable rope;
+
+  // `method` is the public one, for messages.
+  void start_threads(const char* method, std::uint32_t count);
+  std::uint32_t next_id(const char* method);
+  RowView view(const char* method, const char* name, Rows rows) const;
+  const Weight& weight(const char* method, WeightId id) const;
+  Pool& pool(const char* method, PoolId id);
+  const BlockLayout::LayerPlace& layer(const char* method, const Pool& pool, std::uint32_t layer) const;
+};
+
+void check_width(const char* method, const char* name, const RowView& view, std::uint64_t expected);
+void check_count(const char* method, const char* name, const RowView& view, std::uint64_t expected);
+// Refuses rows that share memory, except, if `same_is_fine`, exactly the same ones.
+void check_apart(const char* method, Rows a, Rows b, bool same_is_fine);
+void check_cell(const char* method, const Pool& pool, CellIndex cell);
+
+}  // namespace pykv::cpu
+
+struct pykv::Backend::Impl : pykv::cpu::State {};

@@ -1,0 +1,41 @@
+// Floor 2. A range of pages from the system: zero when first touched, 64-byte aligned,
+// given back by the destructor.
+#pragma once
+
+#include <cstddef>
+#include <utility>
+
+namespace pykv::cpu {
+
+class MappedMemory {
+ public:
+  MappedMemory() = default;
+  // Usable pages. nullptr data() if the system has no such range.
+  static MappedMemory allocate(std::size_t bytes);
+  // Address space only; pages must be made usable with commit().
+  static MappedMemory reserve(std::size_t bytes);
+  ~MappedMemory();
+  MappedMemory(MappedMemory&& other) noexcept
+      : data_(std::exchange(other.data_, nullptr)), bytes_(std::exchange(other.bytes_, 0)) {}
+  MappedMemory& operator=(MappedMemory&& other) noexcept {
+    std::swap(data_, other.data_);
+    std::swap(bytes_, other.bytes_);
+    return *this;
+  }
+
+  std::byte* data() const { return data_; }
+  std::size_t bytes() const { return bytes_; }
+
+  // Makes whole pages usable, zero, and touches them now, so that a later access cannot
+  // fail. False: out of memory, the pages may or may not be usable.
+  bool commit(std::size_t offset, std::size_t bytes);
+  // Gives the memory of whole pages back; they are unusable until committed again.
+  void release(std::size_t offset, std::size_t bytes);
+
+ private:
+  MappedMemory(std::byte* data, std::size_t bytes) : data_(data), bytes_(bytes) {}
+  std::byte* data_ = nullptr;
+  std::size_t bytes_ = 0;
+};
+
+}  // namespace pykv::cpu

@@ -1,0 +1,112 @@
+// Floor 1. The arithmetic of the CPU backend: raw pointers and strides, no cells, no
+// handles, no checks, no allocation. Every algorithm is written once, in a *.inl.h over
+// the small vector vocabulary of vec_*.inl.h, and compiled once per tier.
+//
+// Everything that is a matrix product, linear layers and both stages of attention, is
+// the same two steps: decode a piece of the right-hand matrix into a float32 tile of
+// panels, 16 outputs wide and element-major, then multiply rows with it. An output
+// element is one chain of fused (scalar tier: plain) multiply-adds over ascending k,
+// carried across tiles through memory, so its bits depend neither on the number of rows
+// nor on where tiles begin.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string_view>
+
+#include "pykv/block_layout.h"
+#include "pykv/dtype.h"
+#include "pykv/types.h"
+
+namespace pykv::kernels {
+
+inline constexpr std::uint32_t kPanelWidth = 16;  // outputs of a panel
+static_assert(kPanelWidth == kGroupCells, "K groups are read as panels");
+
+// One panel of a stored matrix: value(k, lane) for 16 lanes.
+//   f32, f16, q8_0: element (k * 16 + lane) of `values`
+//   q4_1: nibble k % 8 of 32-bit word ((k / 8) * 16 + lane) of `values`
+//   scales, f16: q8_0 d at (k / 32) * 16 + lane; q4_1 d at (k / 32) * 32 + lane, m 16 later
+struct Panel {
+  DType type = DType::f32;
+  const std::byte* scales = nullptr;
+  const std::byte* values = nullptr;
+};
+
+// rows [0, rows) of `in` times the panels of a weight matrix; columns [0, channels).
+struct LinearTask {
+  DType type = DType::f32;
+  const std::byte* panels = nullptr;  // the first one
+  std::size_t panel_bytes = 0;        // from one to the next
+  std::size_t values_offset = 0;      // inside a panel
+  std::uint32_t channels = 0;         // outputs, 16 a panel, the last panel may be partly used
+  std::uint32_t cols = 0;
+  std::uint32_t rows = 0;  // at most kLinearRows
+  const float* in = nullptr;
+  std::size_t in_stride = 0;
+  float* out = nullptr;
+  std::size_t out_stride = 0;
+};
+inline constexpr std::uint32_t kLinearRows = 64;
+
+inline constexpr std::uint32_t kMaxHeadDim = 256;
+inline constexpr std::uint32_t kQueryBlock = 64;  // queries that share each decoded K and V
+
+// Positions [first, first + length) of a partition, in cells [cell, cell + length) of one
+// block; the tiles are those of one layer and KV head in that block.
+struct KvPiece {
+  const std::byte* k_tile = nullptr;
+  const std::byte* v_tile = nullptr;
+  std::uint32_t cell = 0;
+  std::uint32_t length = 0;
+  std::uint32_t first = 0;
+};
+
+struct alignas(64) AttentionScratch {
+  float scores[kQueryBlock * kPartitionPositions];
+  float tile[4 * kPanelWidth * kMaxHeadDim];
+  float edge[kQueryBlock * 4 * kPanelWidth];
+};
+
+// Softmax statistics and unnormalized output of some queries over some positions:
+// max[i], sum[i] = Σ exp(score - max[i]), out[i * stride + d] = Σ exp(score - max[i]) V[d].
+struct Partial {
+  float* max = nullptr;
+  float* sum = nullptr;
+  float* out = nullptr;
+  std::size_t stride = 0;  // v_dim rounded up to a multiple of 16
+};
+
+// One partition of positions against a block of queries of one KV head.
+struct PartitionTask {
+  TileLayout k, v;
+  const float* const* queries = nullptr;
+  const std::uint32_t* visible = nullptr;  // positions each query sees, never descending
+  std::uint32_t count = 0;                 // queries, at most kQueryBlock
+  std::span<const KvPiece> pieces;         // ascending, without gaps
+  float scale = 0;
+  Partial result;  // written for queries with visible > 0
+};
+
+struct Kernels {
+  const char* name;
+  void (*linear)(const LinearTask& task);
+  void (*attend)(const PartitionTask& task, AttentionScratch& scratch);
+  // running := running merged with the later positions of `next`, query i of both.
+  void (*merge)(const Partial& running, const Partial& next, std::uint32_t i, std::uint32_t dims);
+  // out = gain * x / sqrt(mean(x²) + epsilon); x may be out.
+  void (*rms_norm)(const float* x, const float* gain, float epsilon, std::uint32_t n, float* out);
+  void (*silu_mul)(float* gate, const float* up, std::size_t n);
+  void (*add)(float* accumulator, const float* x, std::size_t n);
+};
+
+const Kernels* scalar_kernels();
+const Kernels* avx2_kernels();    // nullptr: not built for, or not possible on, this machine
+const Kernels* avx512_kernels();  // likewise
+
+// Tiers of this machine, best last.
+std::span<const Kernels* const> available_kernels();
+const Kernels* find_kernels(std::string_view name);  // nullptr if there is none
+
+}  // namespace pykv::kernels

@@ -1,0 +1,39 @@
+#include "kernels/kernels.h"
+
+#if defined(__x86_64__)
+
+#include <immintrin.h>
+
+#include <cstring>
+
+#include "kernels/tier_macros.h"
+
+PYKV_TARGET_BEGIN("avx2,fma,f16c")
+namespace pykv::kernels {
+namespace {
+// The vocabulary comes first.
+// clang-format off
+#include "kernels/vec_avx2.inl.h"
+#include "kernels/tier.inl.h"
+// clang-format on
+}  // namespace
+}  // namespace pykv::kernels
+PYKV_TARGET_END
+
+namespace pykv::kernels {
+
+const Kernels* avx2_kernels() {
+  static constexpr Kernels table = make_table("avx2");
+  const bool supported = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
+  return supported ? &table : nullptr;
+}
+
+}  // namespace pykv::kernels
+
+#else
+
+namespace pykv::kernels {
+const Kernels* avx2_kernels() { return nullptr; }
+}  // namespace pykv::kernels
+
+#endif

@@ -1,0 +1,40 @@
+#include "kernels/kernels.h"
+
+#if defined(__x86_64__)
+
+#include <immintrin.h>
+
+#include <cstring>
+
+#include "kernels/tier_macros.h"
+
+PYKV_TARGET_BEGIN("avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c")
+namespace pykv::kernels {
+namespace {
+// The vocabulary comes first.
+// clang-format off
+#include "kernels/vec_avx512.inl.h"
+#include "kernels/tier.inl.h"
+// clang-format on
+}  // namespace
+}  // namespace pykv::kernels
+PYKV_TARGET_END
+
+namespace pykv::kernels {
+
+const Kernels* avx512_kernels() {
+  static constexpr Kernels table = make_table("avx512");
+  const bool supported = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+                         __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
+  return supported ? &table : nullptr;
+}
+
+}  // namespace pykv::kernels
+
+#else
+
+namespace pykv::kernels {
+const Kernels* avx512_kernels() { return nullptr; }
+}  // namespace pykv::kernels
+
+#endif

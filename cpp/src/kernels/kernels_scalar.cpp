@@ -1,0 +1,20 @@
+#include <cstring>
+
+#include "kernels/kernels.h"
+#include "kernels/tier_macros.h"
+
+namespace pykv::kernels {
+namespace {
+// The vocabulary comes first.
+// clang-format off
+#include "kernels/vec_scalar.inl.h"
+#include "kernels/tier.inl.h"
+// clang-format on
+}  // namespace
+
+const Kernels* scalar_kernels() {
+  static constexpr Kernels table = make_table("scalar");
+  return &table;
+}
+
+}  // namespace pykv::kernels

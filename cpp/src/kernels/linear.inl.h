@@ -1,0 +1,30 @@
+// Linear layers: four panels at a time, their columns in chunks that fit the L1 cache.
+
+constexpr std::uint32_t kTilePanels = 4;
+constexpr std::uint32_t kTileDepth = 64;  // columns of a chunk, a multiple of the block size
+
+void linear(const LinearTask& task) {
+  constexpr std::size_t kOutStride = std::size_t{kTilePanels} * kPanelWidth;
+  constexpr std::size_t kTileStride = std::size_t{kTileDepth} * kPanelWidth;
+  alignas(64) float tile[kTilePanels * kTileStride];
+  alignas(64) float sums[kLinearRows * kOutStride];
+  const float* rows[kLinearRows];
+  for (std::uint32_t r = 0; r < task.rows; ++r) rows[r] = task.in + r * task.in_stride;
+
+  for (std::uint32_t channel = 0; channel < task.channels; channel += kOutStride) {
+    const std::uint32_t left = task.channels - channel;
+    const std::uint32_t width = left < kOutStride ? left : static_cast<std::uint32_t>(kOutStride);
+    const std::uint32_t panels = (width + kPanelWidth - 1) / kPanelWidth;
+    std::memset(sums, 0, task.rows * kOutStride * sizeof(float));
+    for (std::uint32_t k = 0; k < task.cols; k += kTileDepth) {
+      const std::uint32_t depth = task.cols - k < kTileDepth ? task.cols - k : kTileDepth;
+      for (std::uint32_t p = 0; p < panels; ++p) {
+        const std::byte* panel = task.panels + (channel / kPanelWidth + p) * task.panel_bytes;
+        decode_panel({task.type, panel, panel + task.values_offset}, k, depth, tile + p * kTileStride);
+      }
+      multiply({tile, kTileStride, panels, depth, k, kOutStride}, rows, task.rows, sums);
+    }
+    for (std::uint32_t r = 0; r < task.rows; ++r)
+      std::memcpy(task.out + r * task.out_stride + channel, sums + r * kOutStride, width * sizeof(float));
+  }
+}

@@ -1,0 +1,136 @@
+// Tiles and their multiplication. A tile is panels of float32: value(panel, k, lane) at
+// panel * stride + k * 16 + lane.
+
+template <DType type>
+PYKV_INLINE void decode_as(const Panel& panel, std::uint32_t k0, std::uint32_t count, float* tile) {
+  constexpr std::size_t kWidth = kPanelWidth;
+  for (std::uint32_t k = k0; k < k0 + count; ++k, tile += kWidth) {
+    PYKV_UNROLL
+    for (int v = 0; v < kVecs; ++v) {
+      const std::size_t at = k * kWidth + static_cast<std::size_t>(v * kLanes);
+      if constexpr (type == DType::f32) store(tile + v * kLanes, load_f32(panel.values + at * 4));
+      if constexpr (type == DType::f16) store(tile + v * kLanes, load_f16(panel.values + at * 2));
+      if constexpr (type == DType::q8_0) {
+        const vf d = load_f16(panel.scales + (k / 32 * kWidth + static_cast<std::size_t>(v * kLanes)) * 2);
+        store(tile + v * kLanes, d * load_i8(panel.values + at));
+      }
+    }
+  }
+}
+
+// k0 and count are multiples of 8. Products d * nibble are exact, so that fused or not
+// gives the same value.
+PYKV_INLINE void decode_q4_1(const Panel& panel, std::uint32_t k0, std::uint32_t count, float* tile) {
+  constexpr std::size_t kWidth = kPanelWidth;
+  for (std::uint32_t k = k0; k < k0 + count; k += 8, tile += 8 * kWidth) {
+    PYKV_UNROLL
+    for (int v = 0; v < kVecs; ++v) {
+      const std::size_t lane = static_cast<std::size_t>(v * kLanes);
+      const vf d = load_f16(panel.scales + (k / 32 * 2 * kWidth + lane) * 2);
+      const vf m = load_f16(panel.scales + ((k / 32 * 2 + 1) * kWidth + lane) * 2);
+      const vi words = load_words(panel.values + (k / 8 * kWidth + lane) * 4);
+      PYKV_UNROLL
+      for (int i = 0; i < 8; ++i)
+        store(tile + static_cast<std::size_t>(i) * kWidth + lane, multiply_add(d, nibble(words, i), m));
+    }
+  }
+}
+
+// Decodes rows [k0, k0 + count) of a panel. Quantized types: multiples of 8.
+void decode_panel(const Panel& panel, std::uint32_t k0, std::uint32_t count, float* tile) {
+  switch (panel.type) {
+    case DType::f32:
+      return decode_as<DType::f32>(panel, k0, count, tile);
+    case DType::f16:
+      return decode_as<DType::f16>(panel, k0, count, tile);
+    case DType::q8_0:
+      return decode_as<DType::q8_0>(panel, k0, count, tile);
+    default:
+      return decode_q4_1(panel, k0, count, tile);
+  }
+}
+
+// What multiply() works on: out(row, panel * 16 + lane) += Σ_k x[row][k] * tile(panel, k, lane),
+// one multiply-add after the other in ascending k.
+struct Product {
+  const float* tile;
+  std::size_t tile_stride;  // floats from panel to panel
+  std::uint32_t panels;
+  std::uint32_t count;     // of k
+  std::size_t x_offset;    // added to every row pointer
+  std::size_t out_stride;  // floats from row to row
+};
+
+template <int kRows, int kPanels>
+PYKV_INLINE void multiply_block(const Product& p, const float* const* rows, std::uint32_t panel, float* out) {
+  constexpr int kColumns = kPanels * kVecs;
+  const float* x[kRows];
+  PYKV_UNROLL
+  for (int r = 0; r < kRows; ++r) x[r] = rows[r] + p.x_offset;
+  vf sums[kRows][kColumns];
+  PYKV_UNROLL
+  for (int r = 0; r < kRows; ++r) PYKV_UNROLL
+  for (int c = 0; c < kColumns; ++c)
+    sums[r][c] = load(out + static_cast<std::size_t>(r) * p.out_stride + panel * kPanelWidth + c * kLanes);
+  const float* tile = p.tile + panel * p.tile_stride;
+  for (std::size_t k = 0; k < p.count; ++k, tile += kPanelWidth) {
+    vf w[kColumns];
+    PYKV_UNROLL
+    for (int c = 0; c < kColumns; ++c)
+      w[c] = load(tile + static_cast<std::size_t>(c / kVecs) * p.tile_stride + c % kVecs * kLanes);
+    PYKV_UNROLL
+    for (int r = 0; r < kRows; ++r) {
+      const vf value = splat(x[r][k]);
+      PYKV_UNROLL
+      for (int c = 0; c < kColumns; ++c) sums[r][c] = multiply_add(value, w[c], sums[r][c]);
+    }
+  }
+  PYKV_UNROLL
+  for (int r = 0; r < kRows; ++r) PYKV_UNROLL
+  for (int c = 0; c < kColumns; ++c)
+    store(out + static_cast<std::size_t>(r) * p.out_stride + panel * kPanelWidth + c * kLanes, sums[r][c]);
+}
+
+template <int kRows>
+void multiply_rows(const Product& p, const float* const* rows, float* out) {
+  constexpr int kMost = panels_at_once(kRows);
+  std::uint32_t panel = 0;
+  for (; panel + kMost <= p.panels; panel += kMost) multiply_block<kRows, kMost>(p, rows, panel, out);
+  if constexpr (kMost > 2)
+    for (; panel + 2 <= p.panels; panel += 2) multiply_block<kRows, 2>(p, rows, panel, out);
+  if constexpr (kMost > 1)
+    for (; panel < p.panels; ++panel) multiply_block<kRows, 1>(p, rows, panel, out);
+}
+
+// 1 … kMaxRows rows.
+void multiply_few(const Product& p, const float* const* rows, int count, float* out) {
+  switch (count) {
+    case 1:
+      return multiply_rows<1>(p, rows, out);
+    case 2:
+      return multiply_rows<2>(p, rows, out);
+    case 3:
+      return multiply_rows<3>(p, rows, out);
+    case 4:
+      return multiply_rows<4>(p, rows, out);
+    case 5:
+      if constexpr (kMaxRows >= 5) return multiply_rows<5>(p, rows, out);
+      break;
+    case 6:
+      if constexpr (kMaxRows >= 6) return multiply_rows<6>(p, rows, out);
+      break;
+    case 7:
+      if constexpr (kMaxRows >= 7) return multiply_rows<7>(p, rows, out);
+      break;
+    default:
+      if constexpr (kMaxRows >= 8) return multiply_rows<8>(p, rows, out);
+      break;
+  }
+}
+
+void multiply(const Product& p, const float* const* rows, std::uint32_t count, float* out) {
+  for (std::uint32_t r = 0; r < count; r += kMaxRows) {
+    const int some = static_cast<int>(count - r < kMaxRows ? count - r : kMaxRows);
+    multiply_few(p, rows + r, some, out + r * p.out_stride);
+  }
+}

@@ -1,0 +1,29 @@
+// Operations on one row of activations. Results depend on the row alone.
+
+void rms_norm(const float* x, const float* gain, float epsilon, std::uint32_t n, float* out) {
+  constexpr std::uint32_t kStep = kLanes;
+  vf squares{};
+  std::uint32_t i = 0;
+  for (; i + kStep <= n; i += kStep) {
+    const vf v = load(x + i);
+    squares = multiply_add(v, v, squares);
+  }
+  float sum = sum_lanes(squares);
+  for (; i < n; ++i) sum += x[i] * x[i];
+  const float scale = 1.0F / __builtin_sqrtf(sum / static_cast<float>(n) + epsilon);
+  for (i = 0; i + kStep <= n; i += kStep) store(out + i, load(x + i) * scale * load(gain + i));
+  for (; i < n; ++i) out[i] = x[i] * scale * gain[i];
+}
+
+PYKV_INLINE vf silu(vf x) { return x / (1.0F + exponential(-x)); }
+
+void silu_mul(float* gate, const float* up, std::size_t n) {
+  constexpr std::size_t kStep = kLanes;
+  std::size_t i = 0;
+  for (; i + kStep <= n; i += kStep) store(gate + i, silu(load(gate + i)) * load(up + i));
+  for (; i < n; ++i) gate[i] = silu(splat(gate[i]))[0] * up[i];
+}
+
+void add(float* accumulator, const float* x, std::size_t n) {
+  for (std::size_t i = 0; i < n; ++i) accumulator[i] += x[i];
+}

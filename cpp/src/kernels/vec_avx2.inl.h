@@ -1,0 +1,30 @@
+// Vector vocabulary, AVX2 with FMA and F16C: eight lanes.
+
+constexpr int kLanes = 8;
+constexpr int kMaxRows = 6;
+constexpr int panels_at_once(int rows) { return rows == 1 ? 4 : rows <= 3 ? 2 : 1; }
+
+typedef float vf __attribute__((vector_size(32)));
+typedef std::int32_t vi __attribute__((vector_size(32)));
+
+PYKV_INLINE vf multiply_add(vf a, vf b, vf c) { return vf(_mm256_fmadd_ps(__m256(a), __m256(b), __m256(c))); }
+
+PYKV_INLINE vf load_f16(const std::byte* from) {
+  return vf(_mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from))));
+}
+
+PYKV_INLINE float load_one_f16(const std::byte* from) {
+  std::uint16_t bits;
+  std::memcpy(&bits, from, sizeof bits);
+  return _cvtsh_ss(bits);
+}
+
+PYKV_INLINE vf load_i8(const std::byte* from) {
+  return vf(
+      _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(from)))));
+}
+
+// Nibble `index` of each 32-bit word.
+PYKV_INLINE vf nibble(vi words, int index) {
+  return __builtin_convertvector((words >> (4 * index)) & 15, vf);
+}

@@ -1,0 +1,35 @@
+// Vector vocabulary, AVX-512 (F, BW, DQ, VL): sixteen lanes, a whole panel.
+
+constexpr int kLanes = 16;
+constexpr int kMaxRows = 8;
+constexpr int panels_at_once(int rows) { return rows <= 4 ? 4 : 2; }
+
+typedef float vf __attribute__((vector_size(64)));
+typedef std::int32_t vi __attribute__((vector_size(64)));
+
+PYKV_INLINE vf multiply_add(vf a, vf b, vf c) { return vf(_mm512_fmadd_ps(__m512(a), __m512(b), __m512(c))); }
+
+// The maskz forms, all lanes on, because gcc 12 warns about its own header in the plain ones.
+constexpr __mmask16 kAll = 0xffff;
+
+PYKV_INLINE vf load_f16(const std::byte* from) {
+  return vf(_mm512_maskz_cvtph_ps(kAll, _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from))));
+}
+
+PYKV_INLINE float load_one_f16(const std::byte* from) {
+  std::uint16_t bits;
+  std::memcpy(&bits, from, sizeof bits);
+  return _cvtsh_ss(bits);
+}
+
+PYKV_INLINE vf load_i8(const std::byte* from) {
+  const __m128i bytes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(from));
+  return vf(_mm512_maskz_cvtepi32_ps(kAll, _mm512_maskz_cvtepi8_epi32(kAll, bytes)));
+}
+
+// Nibble `index` of each 32-bit word: the permutation looks at the low four bits only,
+// so that one instruction is the mask and the conversion.
+PYKV_INLINE vf nibble(vi words, int index) {
+  const vf table = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+  return vf(_mm512_maskz_permutexvar_ps(kAll, __m512i(words >> (4 * index)), __m512(table)));
+}

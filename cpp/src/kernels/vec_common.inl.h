@@ -1,0 +1,61 @@
+// What the vocabularies have in common. Included after one of them.
+
+constexpr int kVecs = static_cast<int>(kPanelWidth) / kLanes;  // vectors of a panel row
+
+PYKV_INLINE vf load(const float* from) {
+  vf v;
+  std::memcpy(&v, from, sizeof v);
+  return v;
+}
+
+PYKV_INLINE vf load_f32(const std::byte* from) {
+  vf v;
+  std::memcpy(&v, from, sizeof v);
+  return v;
+}
+
+PYKV_INLINE vi load_words(const std::byte* from) {
+  vi v;
+  std::memcpy(&v, from, sizeof v);
+  return v;
+}
+
+PYKV_INLINE void store(float* to, vf v) { std::memcpy(to, &v, sizeof v); }
+PYKV_INLINE vf splat(float x) { return x - vf{}; }  // x + 0 would lose the sign of -0
+PYKV_INLINE vf max(vf a, vf b) { return a > b ? a : b; }
+
+// Lane 0 first: a fixed order.
+PYKV_INLINE float sum_lanes(vf v) {
+  float total = v[0];
+  for (int i = 1; i < kLanes; ++i) total += v[i];
+  return total;
+}
+
+PYKV_INLINE float max_lane(vf v) {
+  float best = v[0];
+  for (int i = 1; i < kLanes; ++i) best = v[i] > best ? v[i] : best;
+  return best;
+}
+
+// e^x, relative error below 2^-22; 0 below -87.3, finite (not infinite) above 88.3; NaN
+// stays NaN. x = n ln 2 + r, |r| <= ln 2 / 2, with ln 2 in two parts so that n ln 2 is
+// exact enough, then the Taylor polynomial of degree 7 (its remainder is 2^-27).
+PYKV_INLINE vf exponential(vf x) {
+  const vf bounded = x > 88.3F ? splat(88.3F) : x;
+  const vf shift = splat(12582912.0F);  // 1.5 * 2^23: the sum has no fraction bits left
+  const vf shifted = multiply_add(bounded, splat(1.44269504F), shift);
+  const vf n = shifted - shift;
+  vf r = multiply_add(n, splat(-0.693145751953125F), bounded);
+  r = multiply_add(n, splat(-1.42860677e-6F), r);
+  vf p = splat(1.0F / 5040.0F);
+  p = multiply_add(p, r, splat(1.0F / 720.0F));
+  p = multiply_add(p, r, splat(1.0F / 120.0F));
+  p = multiply_add(p, r, splat(1.0F / 24.0F));
+  p = multiply_add(p, r, splat(1.0F / 6.0F));
+  p = multiply_add(p, r, splat(0.5F));
+  p = multiply_add(p, r, splat(1.0F));
+  p = multiply_add(p, r, splat(1.0F));
+  // The low bits of `shifted` hold n; 2^n by its exponent field.
+  const vi power = (reinterpret_cast<vi>(shifted) << 23) + 0x3f800000;
+  return x < -87.3F ? vf{} : p * reinterpret_cast<vf>(power);
+}
