@@ -145,6 +145,6 @@ def _read_tail(path: Path) -> list[AuditRow]:
     for line in lines:
         try:
             rows.append(AuditRow(**json.loads(line)))
-        except (ValueError, TypeError):
+        except (ValueError, TypeError, RecursionError):
             continue
     return rows

@@ -37,7 +37,7 @@ class PasswordHash:
     @classmethod
     def make(cls, password: str, cost: ScryptCost) -> PasswordHash:
         salt = secrets.token_bytes(16)
-        return cls(cost, salt, _scrypt(password, salt, cost))
+        return cls(cost, salt, scrypt(password, salt, cost))
 
     @classmethod
     def from_dict(cls, fields: dict[str, Any]) -> PasswordHash:
@@ -68,14 +68,15 @@ class PasswordHash:
         with self._lock:
             if self._proved is not None and hmac.compare_digest(fast, self._proved):
                 return True
-            digest = _scrypt(password, self._salt, self._cost)
+            digest = scrypt(password, self._salt, self._cost)
             if not hmac.compare_digest(digest, self._digest):
                 return False
             self._proved = fast
             return True
 
 
-def _scrypt(password: str, salt: bytes, cost: ScryptCost) -> bytes:
+def scrypt(password: str, salt: bytes, cost: ScryptCost) -> bytes:
+    """32 bytes."""
     return hashlib.scrypt(
         password.encode("utf-8", "surrogatepass"),
         salt=salt,

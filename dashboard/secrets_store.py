@@ -142,7 +142,7 @@ class SecretsStore:
             store = cls(folder, PasswordHash.from_dict(document["password"]), secret)
             store._metrics_sha256 = str(document["tokens"]["metrics"]["sha256"])
             store._revoked = {str(k): float(v) for k, v in document["revoked"].items()}
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             reason = f"missing field {error}" if isinstance(error, KeyError) else str(error)
             raise AdminError(
                 f"[SecretsStore.open] {folder / 'admin.json'} cannot be understood ({reason}); "

@@ -94,29 +94,28 @@ def start_admin(
             f"[start_admin] host {host!r} is reachable from other machines; use 127.0.0.1 "
             "(and an SSH tunnel), or pass allow_remote if that is meant"
         )
-    store = SecretsStore.open(Path(state_dir) if state_dir else default_state_dir())
-    names = {name.lower() for name in (host, address, *allowed_hosts)}
-    options = AppOptions(hosts=LOOPBACK_NAMES | names, any_address=allow_remote)
-    app = create_app(client, store, options)
-    sockets: dict[int, Any] = {}
+    listener = _listen(address, port)  # first: a first-run password must not get lost
     try:
-        server = create_server(
-            app,
-            map=sockets,
-            host=address,
-            port=port,
-            threads=_THREADS,
-            ident=None,
-            max_request_body_size=MAX_BODY_BYTES,
-            max_request_header_size=16 * 1024,
-            connection_limit=64,
-            channel_timeout=30,
-        )
-    except OSError as error:
-        raise AdminError(
-            f"[start_admin] cannot listen on {host} port {port}: {error.strerror}; "
-            "choose another port (0: any free one)"
-        ) from error
+        store = SecretsStore.open(Path(state_dir) if state_dir else default_state_dir())
+        names = {name.lower() for name in (host, address, *allowed_hosts)}
+        options = AppOptions(hosts=LOOPBACK_NAMES | names, any_address=allow_remote)
+        app = create_app(client, store, options)
+    except BaseException:
+        listener.close()
+        raise
+    sockets: dict[int, Any] = {}
+    server = create_server(
+        app,
+        map=sockets,
+        sockets=[listener],
+        threads=_THREADS,
+        ident=None,
+        asyncore_use_poll=True,  # select() fails once the process has 1024 open files
+        max_request_body_size=MAX_BODY_BYTES,
+        max_request_header_size=16 * 1024,
+        connection_limit=64,
+        channel_timeout=30,
+    )
     admin = AdminServer(server, sockets, app.extensions[KEY])
     admin.start()
     return admin
@@ -129,3 +128,18 @@ def _resolve(host: str) -> str:
     except OSError as error:
         raise AdminError(f"[start_admin] host {host!r} is unknown: {error}") from error
     return str(found[0][4][0])
+
+
+def _listen(address: str, port: int) -> socket.socket:
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind((address, port))
+    except (OSError, OverflowError) as error:
+        listener.close()
+        raise AdminError(
+            f"[start_admin] cannot listen on {address} port {port}: "
+            f"{getattr(error, 'strerror', None) or error}; choose another port (0: any free one)"
+        ) from error
+    return listener
