@@ -1,0 +1,161 @@
+"""`pykv generate`: one text, streamed to stdout."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import select
+import sys
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from pykv._core import Error, InvalidArgument
+from pykv.cli.options import integer, number
+
+if TYPE_CHECKING:
+    from pykv.runtime import Runtime
+
+EXAMPLES = """examples:
+  pykv generate -p "The capital of France is" -n 16 --temp 0
+  pykv generate --chat -p "Why is the sky blue?"
+  cat notes.txt | pykv generate -p - -n 64 --json
+"""
+
+KV_TYPES = ("f32", "f16", "q8_0")
+_COUNT_MAX = 2**31 - 1
+
+
+def add_parser(subparsers: Any) -> None:
+    parser = subparsers.add_parser(
+        "generate",
+        help="continue a text or answer one question",
+        description="Streams generated text to stdout, figures to stderr.",
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    add = parser.add_argument
+    count = integer(0, _COUNT_MAX)
+    add("-m", "--model", help="model name or GGUF file (smollm2-135m)")
+    add("-p", "--prompt", required=True, help="text to continue; -: read it from stdin")
+    add("-n", "--max-tokens", type=integer(1, _COUNT_MAX), default=128, help="tokens (128)")
+    add("--chat", action="store_true", help="answer the prompt as a user's message")
+    add("--json", action="store_true", help="print text and figures as JSON, at the end")
+    sampling = parser.add_argument_group("sampling").add_argument
+    sampling("--temp", type=number(0, 100), default=0.8, help="temperature, 0: greedy (0.8)")
+    sampling("--top-k", type=count, default=40, help="best tokens considered, 0: all (40)")
+    sampling("--top-p", type=number(0, 1), default=0.95, help="their probability, 1: off (0.95)")
+    sampling("--min-p", type=number(0, 1), default=0.05, help="least of the best's, 0: off (0.05)")
+    sampling("--seed", type=integer(0, 2**64 - 1), default=0, help="same seed, same text (0)")
+    pool = parser.add_argument_group("KV cache").add_argument
+    pool("-c", "--ctx-size", type=count, default=0, help="cells of the pool (as memory allows)")
+    pool("-ctk", "--cache-type-k", choices=KV_TYPES, default="f16", help="stored keys (f16)")
+    pool("-ctv", "--cache-type-v", choices=KV_TYPES, default="f16", help="stored values (f16)")
+    pool("-t", "--threads", type=integer(0, 1024), default=0, help="threads (all cores)")
+
+
+def run(args: argparse.Namespace) -> int:
+    from pykv import models
+    from pykv.runtime import Runtime, RuntimeOptions
+
+    prompt = _stdin() if args.prompt == "-" else args.prompt
+    options = RuntimeOptions(
+        model=args.model or models.DEFAULT_MODEL,
+        ctx_size=args.ctx_size,
+        cache_type_k=args.cache_type_k,
+        cache_type_v=args.cache_type_v,
+        threads=args.threads,
+    )
+    runtime = Runtime.open(options)
+    try:
+        tokens = prompt_tokens(runtime, prompt, chat=args.chat)
+        report = _generate(runtime, tokens, args)
+    finally:
+        runtime.close()
+    if args.json:
+        print(json.dumps(report, ensure_ascii=False))
+    else:
+        print(flush=True)
+        print(_figures(report), file=sys.stderr)
+    return 0
+
+
+def _stdin() -> str:
+    try:
+        return sys.stdin.buffer.read().decode()
+    except UnicodeDecodeError as error:
+        raise InvalidArgument(f"[pykv generate] stdin is not UTF-8 text: {error}") from None
+
+
+def prompt_tokens(runtime: Runtime, prompt: str, *, chat: bool) -> list[int]:
+    """Token ids of a text, or of a chat with this one message. Raises `InvalidArgument`
+    for an empty prompt."""
+    if chat:
+        text = runtime.template.render([{"role": "user", "content": prompt}])
+        tokens = runtime.tokenizer.encode(text, parse_special=True)
+    else:
+        tokens = runtime.tokenizer.encode(prompt)
+    if not tokens:
+        raise InvalidArgument("[pykv generate] the prompt has no tokens; give some text with -p")
+    return tokens
+
+
+def _generate(runtime: Runtime, tokens: list[int], args: argparse.Namespace) -> dict[str, Any]:
+    """Runs the request, writing text as it comes unless JSON was asked for."""
+    engine = runtime.engine
+    engine.start()
+    request = engine.submit(
+        tokens,
+        args.max_tokens,
+        temperature=args.temp,
+        top_k=args.top_k,
+        top_p=args.top_p,
+        min_p=args.min_p,
+        seed=args.seed,
+        stop_tokens=sorted(runtime.tokenizer.eog_ids),
+    )
+    decoder = runtime.tokenizer.stream()
+    pieces: list[str] = []
+    for event in _events(engine):
+        if event.request != request or event.kind == "started":
+            continue
+        pieces.append(decoder.feed(event.token) if event.kind == "token" else decoder.flush())
+        if not args.json:
+            print(pieces[-1], end="", flush=True)
+        if event.kind == "finished":
+            if event.reason == "failed":
+                raise Error(event.error)
+            return _report("".join(pieces), event)
+    raise AssertionError('unreachable: events end with "finished"')
+
+
+def _events(engine: Any) -> Iterator[Any]:
+    """Events of the engine as they come; waits without using the processor."""
+    while True:
+        select.select([engine.notify_fd()], [], [])
+        yield from engine.drain()
+
+
+def _report(text: str, end: Any) -> dict[str, Any]:
+    """Text and figures; seconds as the engine measured them."""
+    seconds = end.generate_seconds
+    after_first = max(0, end.generated_tokens - 1)
+    return {
+        "text": text,
+        "finish_reason": end.reason,
+        "prompt_tokens": end.prompt_tokens,
+        "cached_tokens": end.cached_tokens,
+        "generated_tokens": end.generated_tokens,
+        "time_to_first_token": end.queue_seconds + end.prompt_seconds,
+        "generate_seconds": seconds,
+        "tokens_per_second": after_first / seconds if seconds > 0 else 0.0,
+    }
+
+
+def _figures(report: dict[str, Any]) -> str:
+    return (
+        f"{report['prompt_tokens']} prompt tokens ({report['cached_tokens']} reused), "
+        f"first token after {report['time_to_first_token'] * 1000:.0f} ms; "
+        f"{report['generated_tokens']} generated, {report['tokens_per_second']:.1f} tokens/s; "
+        f"ended by {report['finish_reason']}"
+    )
