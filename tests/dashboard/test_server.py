@@ -36,12 +36,12 @@ def get(server: AdminServer, path: str, **headers: str) -> tuple[int, bytes]:
 def raw(server: AdminServer, data: bytes) -> bytes:
     """The answer to any bytes; empty if the server hung up before all were sent."""
     answer = b""
-    with socket.create_connection((server.host, server.port), timeout=20) as connection:
-        with contextlib.suppress(OSError):
-            connection.sendall(data)
-            connection.shutdown(socket.SHUT_WR)
-            while chunk := connection.recv(65536):
-                answer += chunk
+    address = (server.host, server.port)
+    with socket.create_connection(address, timeout=20) as peer, contextlib.suppress(OSError):
+        peer.sendall(data)
+        peer.shutdown(socket.SHUT_WR)
+        while chunk := peer.recv(65536):
+            answer += chunk
     return answer
 
 
