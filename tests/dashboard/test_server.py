@@ -105,11 +105,11 @@ def test_beyond_loopback_only_by_an_explicit_argument(tmp_path: Path, host: str)
 
 def test_beyond_loopback_when_told_to(tmp_path: Path) -> None:
     options = {"allow_remote": True, "allowed_hosts": ["pykv.example"]}
-    with start_admin(FakeClient(), host="0.0.0.0", port=0, state_dir=tmp_path, **options) as server:  # type: ignore[arg-type]
+    with start_admin(FakeClient(), host="0.0.0.0", port=0, state_dir=tmp_path, **options) as server:
         local = SimpleNamespace(host="127.0.0.1", port=server.port)
-        assert get(local, "/health", Host="192.0.2.1")[0] == 200  # type: ignore[arg-type]
-        assert get(local, "/health", Host="pykv.example")[0] == 200  # type: ignore[arg-type]
-        assert get(local, "/health", Host="evil.example")[0] == 421  # type: ignore[arg-type]
+        assert get(local, "/health", Host="192.0.2.1")[0] == 200
+        assert get(local, "/health", Host="pykv.example")[0] == 200
+        assert get(local, "/health", Host="evil.example")[0] == 421
 
 
 def test_unknown_host_name(tmp_path: Path) -> None:
