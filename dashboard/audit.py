@@ -108,7 +108,7 @@ class AuditLog:
             return self._last_generation()
 
     def _last_generation(self) -> int:
-        return self._rows[-1].generation if self._rows else 0
+        return self._rows[-1].generation if self._rows else 1
 
     def _write(self, row: AuditRow) -> None:
         if self._path is None:

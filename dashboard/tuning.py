@@ -149,7 +149,7 @@ class Tuning:
         self._audit = audit
         self._clock = clock
         self._lock = threading.Lock()
-        self._generation = max(1, audit.last_generation())
+        self._generation = audit.last_generation()
         self._known: Values | None = None
         self._pending_from: Values | None = None
 

@@ -222,6 +222,12 @@ def test_audit_file_with_a_line_cut_short(tmp_path: Path) -> None:
     assert log.last_generation() == 7
 
 
+def test_a_login_before_any_change_does_not_set_the_generation_back(admin: Admin) -> None:
+    admin.log_in(admin.browser())
+    assert admin.get("/api/v1/audit")["rows"][0]["generation"] == 1
+    assert admin.get(URL)["generation"] == 1
+
+
 @pytest.mark.parametrize(
     "limit,status",
     [("1", 200), ("1000", 200), ("0", 400), ("1001", 400), ("x", 400), ("-1", 400), ("", 400)],

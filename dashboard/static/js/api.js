@@ -4,7 +4,8 @@ const page = document.getElementById("main").dataset;
 
 export class ApiError extends Error {
   constructor(status, error) {
-    super(error.message ?? `the server answered ${status}`);
+    // The "[Class.method] " in front is for logs.
+    super(error.message?.replace(/^\[[^\]]*\] /, "") ?? `the server answered ${status}`);
     this.status = status;
     this.detail = error;
   }
