@@ -7,19 +7,21 @@
 //    many announced ones follow, so that a follower can wait instead of computing.
 //  - grow() announces tokens behind a holder, publish() gives the next ones their cells
 //    and moves `ready`, retract() takes back what nobody will compute.
-//  - A Holder is a session's place (node, depth). It keeps everything up to there from
-//    eviction and moves by itself when nodes split.
+//  - A Holder is a session's place, always at the end of a node: a place inside a node
+//    splits it. It keeps everything up to there from eviction, and nothing behind it.
 //  - Comparison is by token and namespace, always. The hash only finds the bucket; with
 //    a constant hash everything still works, slower (CVE-2025-25183).
 //  - Only exact tokens may be published (Cache enforces exact_upto).
 //
 // Invariants (check_integrity): children of a node differ in (namespace, first token);
 // ready < length implies every child has ready 0; runs cover exactly `ready` tokens;
-// positions are the depth from the root; a cell is in at most one node; a leaf without
-// holders is a reclaim candidate known to the policy, and nothing else is.
+// positions are the depth from the root; a cell is in at most one node; announced tokens
+// have a holder at or below them, so that a leaf without holders is all ready; such a
+// leaf is a reclaim candidate known to the policy, and nothing else is.
 //
 // Costs: match O(tokens / compared words + nodes), grow/publish O(tokens added),
-// split O(holders at that node + its runs), trim O(log candidates + cells).
+// split O(runs of the node) and a copy of its shorter half's tokens,
+// trim O(log candidates + cells). Nothing recurses, whatever the shape of the tree.
 // Threads: externally locked.
 #pragma once
 
@@ -27,7 +29,6 @@
 #include <memory>
 #include <optional>
 #include <span>
-#include <unordered_map>
 #include <vector>
 
 #include "pykv/cell_map.h"
@@ -47,8 +48,8 @@ struct PrefixMatch {
 };
 
 struct TreeCounts {
-  std::uint32_t nodes = 0;       // without the root
-  std::uint64_t tokens = 0;      // announced and ready
+  std::uint32_t nodes = 0;   // without the root
+  std::uint64_t tokens = 0;  // announced and ready
   std::uint64_t ready_tokens = 0;
   std::uint32_t holders = 0;
   std::uint32_t candidates = 0;  // leaves the policy may evict
@@ -68,50 +69,53 @@ class PrefixTree {
   // A place in the tree. Create with attach(), give back with detach().
   using HolderId = Id<struct HolderTag, std::uint32_t>;
 
-  // Holds the first `depth` tokens of `tokens` (all of them must match; throws
-  // IntegrityError otherwise) and marks the path as used at time `now`.
+  // Holds the first `depth` tokens of `tokens` (all of them must be in the tree, ready or
+  // announced; throws IntegrityError otherwise); marks the path as used at time `now` and
+  // counts a hit for its nodes.
   HolderId attach(NamespaceId ns, std::span<const Token> tokens, std::uint32_t depth, double now);
-  HolderId copy(HolderId holder);                 // fork
-  void detach(HolderId holder, double now);       // its path becomes idle as of `now`
-  std::uint32_t depth(HolderId holder) const;     // tokens from the root
+  HolderId copy(HolderId holder);                                 // fork
+  void detach(HolderId holder, double now);                       // its path becomes idle as of `now`
+  std::uint32_t depth(HolderId holder) const;                     // tokens from the root
   void rewind(HolderId holder, std::uint32_t depth, double now);  // depth <= depth(holder)
 
   // Announces `tokens` behind the holder and moves it to their end. Tokens already
-  // there are followed, not duplicated.
+  // there are followed, not duplicated. Throws InvalidArgument past kMaxPos.
   void grow(HolderId holder, NamespaceId ns, std::span<const Token> tokens);
 
   // Gives tokens [begin, begin + sum of run lengths) of the holder's path their cells
   // and moves `ready`. Tokens that are ready already keep their cells (the given ones
   // stay with the sequence alone). Returns how many tokens became ready by this call.
-  // Everything before `begin` must be ready (throws IntegrityError).
+  // Everything before `begin` must be ready, the runs must follow each other from
+  // position `begin` without rotation, and end at or before the holder (throws
+  // IntegrityError and changes nothing).
   std::uint32_t publish(HolderId holder, std::uint32_t begin, std::span<const Run> runs, double now);
 
   // Moves the holder back to the last ready token of its path and removes announced
   // tokens that no other holder is at or below.
   void retract(HolderId holder, double now);
 
-  // Removes up to `cells` tokens from the tail of the policy's next victim, which is a
-  // leaf without holders at its tail. Returns the number of cells that became free
-  // (0: no candidate left). Removing a leaf makes its parent a candidate.
+  // Removes up to `cells` tokens from the tail of the policy's next victim, a leaf without
+  // holders. Returns the number of cells that became free; victims whose cells all stay
+  // with sequences are passed over, so that 0 means: no candidate left (or `cells` is 0).
+  // Removing a leaf makes its parent a candidate, unless that is held or has others.
   std::uint32_t evict(std::uint32_t cells, double now);
 
-  const TreeCounts& counts() const { return counts_; }
+  const TreeCounts& counts() const;
 
   struct NodeView {  // for check, dashboards and tests
     NodeId id, parent;
     NamespaceId name_space;
     std::uint32_t depth = 0;  // of the node's end, in tokens from the root
     std::uint32_t length = 0, ready = 0, children = 0, holders = 0;
-    double last_used = 0;
+    double last_used = 0;  // of the node or anything below it
   };
-  std::vector<NodeView> nodes() const;
+  std::vector<NodeView> nodes() const;  // without the root, by id
 
   void check_integrity() const;
 
  private:
   struct Impl;
   std::unique_ptr<Impl> impl_;
-  TreeCounts counts_;
 };
 
 }  // namespace pykv

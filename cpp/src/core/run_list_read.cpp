@@ -76,7 +76,6 @@ std::optional<Run> covering(const Node& node, Pos pos) {
     const RunSummary next = node.sum_of(i);
     if (!continues(*run, next.head)) break;
     run->length += next.head.length;
-    if (next.runs > 1) break;
   }
   return run;
 }

@@ -1,0 +1,125 @@
+// Floor 1, internal. The nodes of a prefix tree and the table of its edges.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "pykv/prefix_tree.h"
+
+namespace pykv {
+
+// Tokens that grow at the end, shrink at both, and split at the cost of the shorter half.
+class TokenStretch {
+ public:
+  std::span<const Token> view() const { return std::span(tokens_).subspan(skipped_); }
+  std::uint32_t size() const { return static_cast<std::uint32_t>(tokens_.size()) - skipped_; }
+  void append(std::span<const Token> more) { tokens_.insert(tokens_.end(), more.begin(), more.end()); }
+  void truncate(std::uint32_t size) noexcept;
+
+  // Taking the first `count` tokens away is done in two steps; only the first can fail.
+  TokenStretch shorter_half(std::uint32_t count) const;
+  TokenStretch take_front(std::uint32_t count, TokenStretch shorter_half) noexcept;
+
+ private:
+  bool is_front_shorter(std::uint32_t count) const { return count <= size() / 2; }
+
+  std::vector<Token> tokens_;
+  std::uint32_t skipped_ = 0;  // leading tokens_ that are not part of it; at most half
+};
+
+// The same for the cells of the ready tokens; neighbouring spans are merged.
+class CellStretch {
+ public:
+  std::span<const CellSpan> view() const { return spans_; }
+  void reserve_more(std::size_t spans);
+  void append(CellSpan span);
+  CellSpan pop(std::uint32_t most);  // up to `most` cells of the last span
+
+  struct Cut {
+    std::size_t span = 0;      // the first one that is not taken whole
+    std::uint32_t inside = 0;  // cells of it that are taken
+    bool front_is_shorter = false;
+    std::vector<CellSpan> shorter;  // copy of the side with fewer spans
+  };
+  Cut cut_at(std::uint32_t count, std::uint32_t size) const;  // size: of all spans
+  CellStretch take_front(Cut cut) noexcept;
+
+ private:
+  std::vector<CellSpan> spans_;
+};
+
+struct PrefixNode {
+  TokenStretch tokens;
+  std::uint32_t parent = 0;
+  std::uint32_t name_space = 0;
+  Token first = 0;          // first of `tokens`
+  std::uint32_t start = 0;  // tokens from the root to its beginning
+  std::uint32_t ready = 0;  // leading tokens with cells
+  std::uint32_t children = 0;
+  std::uint32_t holders = 0;
+  bool is_live = false;
+  bool is_candidate = false;  // known to the policy
+  CellStretch cells;          // of the ready tokens
+  double last_used = 0;       // itself; a child's counts once the child is gone
+  std::uint64_t hits = 0;
+
+  std::uint32_t length() const { return tokens.size(); }
+  std::uint32_t end() const { return start + length(); }
+  bool is_ready() const { return ready == length(); }
+};
+
+// Node 0 is the root. Ids are reused; addresses stay valid while a node lives.
+class PrefixNodes {
+ public:
+  explicit PrefixNodes(EdgeHash hash);
+
+  PrefixNode& operator[](std::uint32_t id) { return chunks_[id / kChunk][id % kChunk]; }
+  const PrefixNode& operator[](std::uint32_t id) const { return chunks_[id / kChunk][id % kChunk]; }
+  std::uint32_t id_limit() const { return id_limit_; }  // every id is below
+  std::uint32_t edge_count() const { return used_; }
+
+  // Child of `parent` that begins with `token` in `name_space`; 0 if there is none.
+  std::uint32_t child(std::uint32_t parent, std::uint32_t name_space, Token token) const;
+
+  // A new leaf behind `parent`. Strong exception guarantee, as for split().
+  std::uint32_t create(std::uint32_t parent, std::uint32_t name_space, std::span<const Token> tokens);
+  // Puts the first `count` tokens of `id` into a new parent of it, which is returned. `id`
+  // keeps the rest, its holders and its children. 0 < count < length.
+  std::uint32_t split(std::uint32_t id, std::uint32_t count);
+  void erase(std::uint32_t id);  // a leaf
+
+  // The deepest node that a walk along `tokens` from the end of `node` reaches.
+  struct Reach {
+    std::uint32_t node;
+    std::uint32_t inside;   // leading tokens of it that match; all but on a partial match
+    std::uint32_t matched;  // of `tokens`
+  };
+  Reach follow(std::uint32_t node, std::uint32_t name_space, std::span<const Token> tokens) const;
+
+ private:
+  static constexpr std::uint32_t kChunk = 256;
+  struct Edge {
+    std::uint32_t tag = 0;   // of the hash
+    std::uint32_t node = 0;  // 0: empty
+  };
+  std::uint32_t tag_of(std::uint32_t parent, std::uint32_t name_space, Token token) const;
+  std::size_t edge_of(std::uint32_t id) const;
+  std::uint32_t reserve();  // a free id and room for its edge
+  void link(std::uint32_t id);
+  void unlink(std::uint32_t id);
+  void grow_edges();
+
+  EdgeHash hash_;
+  std::vector<std::unique_ptr<PrefixNode[]>> chunks_;
+  std::vector<std::uint32_t> free_ids_;
+  std::uint32_t id_limit_ = 1;
+  std::vector<Edge> edges_;  // open addressing, a power of two, at most 3/4 used
+  std::uint32_t used_ = 0;
+};
+
+// Length of the common prefix.
+std::uint32_t common_prefix(std::span<const Token> a, std::span<const Token> b);
+
+}  // namespace pykv

@@ -1,0 +1,584 @@
+#include <algorithm>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <numeric>
+#include <random>
+#include <utility>
+#include <vector>
+
+#include "check.h"
+#include "pykv/errors.h"
+#include "pykv/prefix_tree.h"
+
+using namespace pykv;
+
+namespace {
+
+using Tokens = std::vector<Token>;
+using HolderId = PrefixTree::HolderId;
+
+constexpr NamespaceId ns{0}, other_ns{1};
+
+std::uint64_t constant_hash(std::uint32_t, std::uint32_t, Token) { return 42; }
+
+Tokens range(Token begin, Token end) {
+  Tokens tokens(static_cast<std::size_t>(end - begin));
+  std::iota(tokens.begin(), tokens.end(), begin);
+  return tokens;
+}
+
+Tokens joined(Tokens a, const Tokens& b) {
+  a.insert(a.end(), b.begin(), b.end());
+  return a;
+}
+
+struct World {
+  explicit World(std::uint32_t blocks, EdgeHash hash = default_edge_hash)
+      : map(blocks), tree(map, lru, hash) {}
+
+  // A session that computes `tokens` from the matching prefix on, and stays.
+  HolderId compute(const Tokens& tokens, NamespaceId space = ns) {
+    const auto matched = tree.match(space, tokens).tokens;
+    const HolderId holder = tree.attach(space, tokens, matched, ++now);
+    tree.grow(holder, space, std::span(tokens).subspan(matched));
+    publish(holder, matched, static_cast<std::uint32_t>(tokens.size()));
+    return holder;
+  }
+
+  // Publishes [begin, end) in new cells that no sequence keeps.
+  std::uint32_t publish(HolderId holder, std::uint32_t begin, std::uint32_t end) {
+    const std::vector<Run> runs = take(begin, end - begin);
+    const std::uint32_t ready = tree.publish(holder, begin, runs, ++now);
+    for (const Run& run : runs) map.drop_holder({run.cell, run.length});
+    return ready;
+  }
+
+  std::vector<Run> take(std::uint32_t begin, std::uint32_t count) {
+    const CellRequest request{SeqId{1}, count, std::nullopt};
+    std::vector<Run> runs;
+    const auto found = map.find({&request, 1});
+    if (!found) throw OutOfCells("the test's pool is too small");
+    for (const CellSpan span : found->front()) {
+      map.take(SeqId{1}, span);
+      runs.push_back({static_cast<Pos>(begin), span.begin, span.length, 0});
+      begin += span.length;
+    }
+    return runs;
+  }
+
+  void check() const {
+    map.check_integrity();
+    tree.check_integrity();
+  }
+
+  CellMap map;
+  LruPolicy lru;
+  PrefixTree tree;
+  double now = 0;
+};
+
+}  // namespace
+
+TEST(an_empty_tree_matches_nothing) {
+  World world(1);
+  CHECK(world.tree.match(ns, range(0, 5)).tokens == 0);
+  CHECK(world.tree.match(ns, {}).runs.empty());
+  const HolderId holder = world.tree.attach(ns, {}, 0, 1.0);
+  CHECK(world.tree.depth(holder) == 0);
+  world.tree.retract(holder, 1.0);
+  world.tree.rewind(holder, 0, 1.0);
+  CHECK(world.tree.publish(holder, 0, {}, 1.0) == 0);
+  world.tree.detach(holder, 1.0);
+  CHECK(world.tree.evict(10, 1.0) == 0 && world.tree.nodes().empty());
+  world.check();
+}
+
+TEST(match_is_per_token_and_names_the_cells) {
+  World world(8);
+  world.compute(range(0, 100));
+  const PrefixMatch match = world.tree.match(ns, joined(range(0, 73), {7, 8, 9}));
+  CHECK(match.tokens == 73 && match.pending == 0);
+  CHECK(match.runs == (std::vector<Run>{{0, 0, 73, 0}}));
+  const HolderId branch = world.compute(joined(range(0, 73), {7, 8, 9}));
+  CHECK(world.tree.counts().nodes == 3 && world.tree.counts().tokens == 103);
+  CHECK(world.tree.match(ns, joined(range(0, 73), {7, 8})).runs ==
+        (std::vector<Run>{{0, 0, 73, 0}, {73, 100, 2, 0}}));
+  CHECK(world.tree.depth(branch) == 76);
+  world.check();
+}
+
+TEST(namespaces_share_nothing) {
+  World world(8);
+  world.compute(range(0, 50));
+  CHECK(world.tree.match(other_ns, range(0, 50)).tokens == 0);
+  world.compute(range(0, 50), other_ns);
+  CHECK(world.tree.counts().tokens == 100);
+  CHECK(world.tree.match(other_ns, range(0, 50)).runs.front().cell !=
+        world.tree.match(ns, range(0, 50)).runs.front().cell);
+  world.check();
+}
+
+TEST(announced_tokens_are_pending_until_published) {
+  World world(8);
+  const Tokens prompt = range(0, 90);
+  const HolderId leader = world.tree.attach(ns, {}, 0, 1.0);
+  world.tree.grow(leader, ns, prompt);
+  CHECK(world.tree.match(ns, prompt).tokens == 0 && world.tree.match(ns, prompt).pending == 90);
+  CHECK(world.publish(leader, 0, 30) == 30);
+  const PrefixMatch match = world.tree.match(ns, joined(range(0, 60), {1}));
+  CHECK(match.tokens == 30 && match.pending == 30);
+  // A follower attaches to what is ready, and the leader goes on.
+  const HolderId follower = world.tree.attach(ns, prompt, 30, 1.0);
+  CHECK(world.publish(leader, 30, 90) == 60);
+  world.tree.grow(follower, ns, std::span(prompt).subspan(30));
+  CHECK(world.tree.depth(follower) == 90 && world.tree.counts().tokens == 90);
+  CHECK(world.publish(follower, 30, 90) == 0);  // ready already: its cells stay its own
+  CHECK(world.map.counts().idle == 90);
+  world.check();
+}
+
+TEST(retract_takes_back_what_nobody_will_compute) {
+  World world(8);
+  const HolderId a = world.tree.attach(ns, {}, 0, 1.0);
+  world.tree.grow(a, ns, range(0, 80));
+  world.publish(a, 0, 20);
+  const HolderId b = world.tree.attach(ns, range(0, 80), 50, 1.0);  // waits for 50 tokens
+  world.tree.retract(a, 2.0);
+  CHECK(world.tree.depth(a) == 20 && world.tree.depth(b) == 50);
+  CHECK(world.tree.match(ns, range(0, 80)).pending == 30);
+  world.check();
+  world.tree.detach(b, 3.0);
+  CHECK(world.tree.match(ns, range(0, 80)).pending == 0 && world.tree.counts().tokens == 20);
+  world.tree.rewind(a, 0, 3.0);
+  const HolderId c = world.tree.attach(ns, {}, 0, 3.0);
+  world.tree.grow(c, ns, range(200, 210));
+  world.tree.detach(c, 4.0);
+  CHECK(world.tree.counts().nodes == 1 && world.tree.counts().tokens == 20);
+  world.check();
+}
+
+TEST(a_holder_protects_up_to_its_depth_only) {
+  World world(8);
+  const HolderId holder = world.compute(range(0, 100));
+  CHECK(world.tree.evict(1000, 0) == 0);
+  world.tree.rewind(holder, 40, 5.0);
+  CHECK(world.tree.evict(25, 0) == 25);  // the tail first
+  CHECK(world.tree.match(ns, range(0, 100)).tokens == 75);
+  CHECK(world.tree.evict(1000, 0) == 35);
+  CHECK(world.tree.match(ns, range(0, 100)).tokens == 40);
+  CHECK(world.tree.evict(1000, 0) == 0);
+  const HolderId copy = world.tree.copy(holder);
+  world.tree.detach(holder, 6.0);
+  CHECK(world.tree.evict(1000, 0) == 0 && world.tree.depth(copy) == 40);
+  world.tree.detach(copy, 7.0);
+  CHECK(world.tree.evict(1000, 0) == 40);
+  CHECK(world.tree.counts().nodes == 0 && world.map.counts().free == 512);
+  world.check();
+}
+
+TEST(eviction_goes_leaf_by_leaf_least_recently_used_first) {
+  World world(8);
+  const HolderId a = world.compute(joined(range(0, 50), range(100, 110)));
+  const HolderId b = world.compute(joined(range(0, 50), range(200, 220)));
+  world.tree.detach(b, 10.0);
+  world.tree.detach(a, 20.0);
+  CHECK(world.tree.counts().candidates == 2);
+  CHECK(world.tree.evict(500, 0) == 20);
+  CHECK(world.tree.match(ns, joined(range(0, 50), range(200, 220))).tokens == 50);
+  CHECK(world.tree.evict(500, 0) == 10);
+  CHECK(world.tree.nodes().size() == 1 && world.tree.nodes()[0].last_used == 20.0);
+  CHECK(world.tree.evict(500, 0) == 50);
+  world.check();
+}
+
+TEST(eviction_passes_over_cells_that_sequences_keep) {
+  World world(8);
+  const HolderId a = world.tree.attach(ns, {}, 0, 1.0);
+  world.tree.grow(a, ns, range(0, 10));
+  const std::vector<Run> kept = world.take(0, 10);  // a sequence keeps these
+  world.tree.publish(a, 0, kept, 1.0);
+  world.tree.detach(a, 1.0);
+  const HolderId b = world.compute(range(100, 105));
+  world.tree.detach(b, 9.0);
+  CHECK(world.tree.evict(100, 0) == 5);
+  CHECK(world.tree.evict(100, 0) == 0 && world.map.counts().active == 10);
+  world.check();
+}
+
+TEST(hits_are_counted_by_attach_and_given_to_the_policy) {
+  struct Recorder final : EvictionPolicy {
+    std::map<std::uint32_t, Candidate> known;
+    void candidate(const Candidate& facts) override { known[facts.node.value] = facts; }
+    void withdraw(NodeId node) override { known.erase(node.value); }
+    std::optional<NodeId> victim() const override { return std::nullopt; }
+    std::size_t size() const override { return known.size(); }
+  } recorder;
+  CellMap map(2);
+  PrefixTree tree(map, recorder);
+  const HolderId holder = tree.attach(ns, {}, 0, 1.0);
+  tree.grow(holder, ns, range(0, 10));
+  map.take(SeqId{1}, {0, 10});
+  const Run run{0, 0, 10, 0};
+  tree.publish(holder, 0, {&run, 1}, 2.0);
+  tree.detach(holder, 3.0);
+  for (int i = 0; i < 4; ++i) tree.detach(tree.attach(ns, range(0, 10), 10, 4.0), 5.0);
+  CHECK(recorder.known.size() == 1);
+  const EvictionPolicy::Candidate facts = recorder.known.begin()->second;
+  CHECK(facts.hits == 4 && facts.cells == 10 && facts.depth == 10 && facts.last_used == 5.0);
+}
+
+TEST(wrong_calls_throw_and_change_nothing) {
+  World world(8);
+  const HolderId holder = world.tree.attach(ns, {}, 0, 1.0);
+  world.tree.grow(holder, ns, range(0, 20));
+  world.publish(holder, 0, 5);
+  const auto publish = [&](std::uint32_t begin, Run run) {
+    world.tree.publish(holder, begin, {&run, 1}, 2.0);
+  };
+  world.map.take(SeqId{2}, {128, 64});
+  CHECK_THROWS(IntegrityError, publish(6, {6, 128, 2, 0}));   // a hole before it
+  CHECK_THROWS(IntegrityError, publish(5, {6, 128, 2, 0}));   // another position
+  CHECK_THROWS(IntegrityError, publish(5, {5, 128, 16, 0}));  // behind the holder
+  CHECK_THROWS(IntegrityError, publish(5, {5, 128, 2, 1}));   // rotated
+  CHECK_THROWS(IntegrityError, publish(5, {5, 190, 4, 0}));   // free cells
+  const Run twice[] = {{5, 130, 4, 0}, {9, 132, 4, 0}};       // a cell twice
+  CHECK_THROWS(IntegrityError, world.tree.publish(holder, 5, twice, 2.0));
+  CHECK_THROWS(IntegrityError, world.tree.attach(ns, range(0, 30), 21, 1.0));
+  CHECK_THROWS(IntegrityError, world.tree.attach(ns, range(0, 3), 4, 1.0));
+  CHECK_THROWS(InvalidArgument, world.tree.rewind(holder, 21, 1.0));
+  CHECK_THROWS(InvalidArgument, world.tree.depth(HolderId{99}));
+  CHECK_THROWS(InvalidArgument, PrefixTree(world.map, world.lru, nullptr));
+  CHECK(world.tree.counts().ready_tokens == 5 && world.tree.depth(holder) == 20);
+  world.check();
+  world.tree.detach(holder, 1.0);
+  CHECK_THROWS(InvalidArgument, world.tree.detach(holder, 1.0));
+}
+
+TEST(the_destructor_gives_the_cells_back) {
+  CellMap map(2);
+  LruPolicy lru;
+  {
+    PrefixTree tree(map, lru);
+    const HolderId holder = tree.attach(ns, {}, 0, 1.0);
+    tree.grow(holder, ns, range(0, 10));
+    map.take(SeqId{1}, {0, 10});
+    const Run run{0, 0, 10, 0};
+    tree.publish(holder, 0, {&run, 1}, 2.0);
+    map.drop_holder({0, 10});
+    tree.detach(holder, 3.0);
+    CHECK(map.counts().idle == 10 && lru.size() == 1);
+  }
+  CHECK(map.counts().free == 128 && lru.size() == 0);
+}
+
+// One chain, grown token by token and cut into one node per token; runs of length 1.
+TEST(a_long_chain_does_not_recurse) {
+  constexpr std::uint32_t length = 100000;
+  World world(2 * length / kBlockCells + 1);
+  const Tokens tokens = range(0, length);
+  const HolderId holder = world.tree.attach(ns, {}, 0, 1.0);
+  for (std::uint32_t i = 0; i < length; ++i) {
+    world.tree.grow(holder, ns, std::span(tokens).subspan(i, 1));
+    world.map.take(SeqId{1}, {2 * i, 1});
+    const Run run{static_cast<Pos>(i), 2 * i, 1, 0};
+    CHECK(world.tree.publish(holder, i, {&run, 1}, 1.0) == 1);
+    world.map.drop_holder({2 * i, 1});
+  }
+  CHECK(world.tree.counts().nodes == 1);
+  for (std::uint32_t depth = length - 1; depth > 0; --depth) world.tree.rewind(holder, depth, 2.0);
+  CHECK(world.tree.counts().nodes == length);
+  CHECK(world.tree.match(ns, tokens).runs.size() == length);
+  world.check();
+  world.tree.detach(holder, 3.0);
+  std::uint32_t freed = 0;
+  for (std::uint32_t step = 1; step > 0; freed += step) step = world.tree.evict(1, 4.0);
+  CHECK(freed == length && world.tree.counts().nodes == 0);
+  world.check();
+}
+
+TEST(a_node_with_many_children) {
+  constexpr Token count = 20000;
+  World world(2 * count / kBlockCells);
+  for (Token i = 0; i < count; ++i) world.tree.detach(world.compute({7, i}), world.now);
+  CHECK(world.tree.counts().nodes == count + 1);
+  CHECK(world.tree.match(ns, Tokens{7, count / 2}).tokens == 2);
+  world.check();
+  for (Token i = 0; i < count; ++i) {
+    CHECK(world.tree.evict(1, 0) == 1);
+    CHECK(world.tree.match(ns, Tokens{7, i}).tokens == 1);
+  }
+  CHECK(world.tree.counts().nodes == 1);
+  world.check();
+}
+
+namespace {
+
+// The tree token by token.
+struct Model {
+  struct Node {
+    std::map<std::pair<std::uint32_t, Token>, std::unique_ptr<Node>> children;
+    Node* parent = nullptr;
+    std::pair<std::uint32_t, Token> edge;
+    bool ready = false;
+    CellIndex cell = 0;
+    int holders = 0;
+
+    bool is_held() const {
+      return holders > 0 || std::any_of(children.begin(), children.end(),
+                                        [](const auto& child) { return child.second->is_held(); });
+    }
+  };
+
+  Node root;
+  Model() { root.ready = true; }
+
+  Node* find(Node* from, NamespaceId space, Token token) {
+    const auto at = from->children.find({space.value, token});
+    return at == from->children.end() ? nullptr : at->second.get();
+  }
+
+  Node* grow(Node* from, NamespaceId space, const Tokens& tokens) {
+    for (const Token token : tokens) {
+      auto& child = from->children[{space.value, token}];
+      if (!child) {
+        child = std::make_unique<Node>();
+        child->parent = from;
+        child->edge = {space.value, token};
+      }
+      from = child.get();
+    }
+    return from;
+  }
+
+  // Removes announced tokens without a holder at or below them.
+  static void prune(Node* node) {
+    while (node->parent != nullptr && !node->ready && !node->is_held()) {
+      Node* parent = node->parent;
+      parent->children.erase(node->edge);
+      node = parent;
+    }
+  }
+
+  template <class Visit>
+  static void each(Node& node, Visit visit) {
+    for (auto& [edge, child] : node.children) {
+      each(*child, visit);
+      visit(*child);
+    }
+  }
+};
+
+std::uint32_t depth_of(const Model::Node* node) {
+  std::uint32_t depth = 0;
+  for (; node->parent != nullptr; node = node->parent) ++depth;
+  return depth;
+}
+
+// A tree and its model, changed alike.
+struct Twins : World {
+  struct Session {
+    HolderId holder;
+    Model::Node* place;
+    NamespaceId space;
+  };
+
+  Twins(EdgeHash hash, unsigned seed) : World(6, hash), random(seed) {}
+
+  Tokens random_tokens(std::uint32_t most) {
+    Tokens tokens(random() % (most + 1));
+    for (Token& token : tokens) token = random() % 8 == 0 ? 1 + static_cast<Token>(random() % 2) : 0;
+    return tokens;
+  }
+
+  Session& any() { return sessions[random() % sessions.size()]; }
+
+  void move(Session& session, Model::Node* to) {
+    Model::Node* from = session.place;
+    session.place = to;
+    ++to->holders;
+    --from->holders;
+    Model::prune(from);
+  }
+
+  void attach() {
+    const NamespaceId space{static_cast<std::uint32_t>(random() % 2)};
+    const Tokens tokens = random_tokens(30);
+    Model::Node* node = &model.root;
+    std::uint32_t depth = 0;
+    const std::uint32_t limit = random() % 31;
+    while (depth < std::min<std::size_t>(limit, tokens.size())) {
+      Model::Node* next = model.find(node, space, tokens[depth]);
+      if (next == nullptr) break;
+      node = next;
+      ++depth;
+    }
+    ++node->holders;
+    sessions.push_back({tree.attach(space, tokens, depth, ++now), node, space});
+  }
+
+  void grow() {
+    Session& session = any();
+    const Tokens tokens = random_tokens(random() % 3 == 0 ? 12 : 2);
+    tree.grow(session.holder, session.space, tokens);
+    Model::Node* to = model.grow(session.place, session.space, tokens);
+    ++to->holders;
+    --std::exchange(session.place, to)->holders;
+  }
+
+  // The tokens on the path of `session`, first one first.
+  std::vector<Model::Node*> path_of(const Session& session) {
+    std::vector<Model::Node*> path;
+    for (Model::Node* node = session.place; node->parent != nullptr; node = node->parent)
+      path.push_back(node);
+    std::reverse(path.begin(), path.end());
+    return path;
+  }
+
+  void publish() {
+    const Session& session = any();
+    const std::vector<Model::Node*> path = path_of(session);
+    std::uint32_t ready = 0;
+    while (ready < path.size() && path[ready]->ready) ++ready;
+    const auto begin = static_cast<std::uint32_t>(random() % (ready + 1));
+    const auto count = static_cast<std::uint32_t>(random() % (path.size() - begin + 1));
+    if (count > map.counts().free) return;
+    const std::vector<Run> runs = take(begin, count);
+    const std::uint32_t published = tree.publish(session.holder, begin, runs, ++now);
+    CHECK(published == (begin + count > ready ? begin + count - ready : 0));
+    for (const Run& run : runs)
+      for (std::uint32_t i = 0; i < run.length; ++i) {
+        Model::Node& node = *path[static_cast<std::uint32_t>(run.first) + i];
+        if (!std::exchange(node.ready, true)) node.cell = run.cell + i;
+      }
+    for (const Run& run : runs) kept.push_back({run.cell, run.length});
+  }
+
+  void rewind() {
+    Session& session = any();
+    const std::uint32_t depth = random() % (depth_of(session.place) + 1);
+    tree.rewind(session.holder, depth, ++now);
+    Model::Node* to = session.place;
+    while (depth_of(to) > depth) to = to->parent;
+    move(session, to);
+  }
+
+  void retract() {
+    Session& session = any();
+    tree.retract(session.holder, ++now);
+    Model::Node* to = session.place;
+    while (!to->ready) to = to->parent;
+    move(session, to);
+  }
+
+  void detach() {
+    Session& session = any();
+    tree.detach(session.holder, ++now);
+    --session.place->holders;
+    Model::prune(session.place);
+    std::swap(session, sessions.back());
+    sessions.pop_back();
+  }
+
+  void fork() {
+    Session copy = any();
+    copy.holder = tree.copy(copy.holder);
+    ++copy.place->holders;
+    sessions.push_back(copy);
+  }
+
+  void forget_cells() {
+    if (kept.empty()) return;
+    std::swap(kept[random() % kept.size()], kept.back());
+    map.drop_holder(kept.back());
+    kept.pop_back();
+  }
+
+  // Whatever went must have been a tail that nobody held, and cells that nobody kept.
+  void evict() {
+    const std::uint32_t limit = random() % 20, free_before = map.counts().free;
+    bool could_free = false;
+    Model::each(model.root, [&](Model::Node& node) {
+      could_free = could_free || (node.ready && !node.is_held() && map.holders(node.cell) == 0);
+    });
+    const std::uint32_t freed = tree.evict(limit, ++now);
+    CHECK(freed <= limit && freed == map.counts().free - free_before);
+    CHECK((freed > 0) == (could_free && limit > 0));
+    std::vector<Model::Node*> gone;  // deepest first
+    Model::each(model.root, [&](Model::Node& node) {
+      if (node.ready && !map.in_tree(node.cell)) gone.push_back(&node);
+    });
+    for (Model::Node* node : gone) {
+      CHECK(node->children.empty() && node->holders == 0);
+      node->parent->children.erase(node->edge);
+    }
+  }
+
+  void compare() {
+    check();
+    std::uint64_t tokens = 0, ready = 0;
+    Model::each(model.root, [&](Model::Node& node) {
+      ++tokens;
+      ready += node.ready ? 1 : 0;
+    });
+    CHECK(tree.counts().tokens == tokens && tree.counts().ready_tokens == ready);
+    CHECK(tree.counts().holders == sessions.size());
+    for (const Session& session : sessions) CHECK(tree.depth(session.holder) == depth_of(session.place));
+    const NamespaceId space{static_cast<std::uint32_t>(random() % 2)};
+    const Tokens query = random_tokens(40);
+    PrefixMatch expected;
+    std::vector<CellIndex> cells;
+    Model::Node* node = &model.root;
+    for (const Token token : query) {
+      node = model.find(node, space, token);
+      if (node == nullptr) break;
+      ++(node->ready ? expected.tokens : expected.pending);
+      if (node->ready) cells.push_back(node->cell);
+    }
+    const PrefixMatch match = tree.match(space, query);
+    CHECK(match.tokens == expected.tokens && match.pending == expected.pending);
+    std::vector<CellIndex> matched;
+    for (const Run& run : match.runs) {
+      CHECK(run.first == static_cast<Pos>(matched.size()) && run.rotation == 0);
+      for (std::uint32_t i = 0; i < run.length; ++i) matched.push_back(run.cell + i);
+    }
+    CHECK(matched == cells);
+  }
+
+  void step() {
+    const auto dice = random() % 32;
+    if (dice < 6 || sessions.empty()) return attach();
+    if (dice < 13) return grow();
+    if (dice < 19) return publish();
+    if (dice < 21) return rewind();
+    if (dice < 23) return retract();
+    if (dice < 26 || sessions.size() > 12) return detach();
+    if (dice < 27) return fork();
+    if (dice < 30) return forget_cells();
+    evict();
+  }
+
+  Model model;
+  std::vector<Session> sessions;
+  std::vector<CellSpan> kept;  // cells that a sequence holds too
+  std::mt19937 random;
+};
+
+void compare_at_random(EdgeHash hash, unsigned seed, int steps) {
+  Twins twins(hash, seed);
+  for (int i = 0; i < steps; ++i) {
+    twins.step();
+    twins.compare();
+  }
+}
+
+}  // namespace
+
+TEST(random_operations_equal_a_model) {
+  for (unsigned seed = 1; seed <= 5; ++seed) compare_at_random(default_edge_hash, seed, 3000);
+}
+
+// C7: a hash is never proof.
+TEST(random_operations_equal_a_model_with_a_constant_hash) {
+  for (unsigned seed = 1; seed <= 3; ++seed) compare_at_random(constant_hash, seed, 3000);
+}
