@@ -133,7 +133,8 @@ def _serve(args: argparse.Namespace, model: str, sock: socket.socket, stack: Exi
     from pykv.server.serving import serve
 
     level = logging.INFO if args.verbose else logging.WARNING
-    logging.basicConfig(level=level, stream=sys.stderr, format="%(levelname)s %(name)s: %(message)s")
+    form = "%(levelname)s %(name)s: %(message)s"
+    logging.basicConfig(level=level, stream=sys.stderr, format=form)
     runtime = _open_runtime(args, model)
     stack.callback(runtime.close)
     _say(runtime.describe())

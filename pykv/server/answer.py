@@ -52,7 +52,6 @@ class Answer:
     def __init__(self, service: Service, tokens: list[int], settings: Settings) -> None:
         self.finish_reason = ""
         self.usage = Usage(prompt_tokens=len(tokens))
-        self._service = service
         tokenizer = service.tokenizer
         self._assembler = Assembler(
             tokenizer.stream(),
