@@ -11,6 +11,7 @@ import tempfile
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))
 STUB = ROOT / "pykv" / "_core.pyi"
 
 
@@ -38,10 +39,26 @@ def generate() -> str:
         return subprocess.run(
             ["ruff", "format", "--stdin-filename", "_core.pyi", "-"],
             check=True,
-            input=path.read_text(),
+            input=with_errors(path.read_text()),
             capture_output=True,
             text=True,
         ).stdout
+
+
+def with_errors(stub: str) -> str:
+    """Errors say that they are of `pykv`, where users find them, so the generator imports
+    them from there; but they are made in `_core`, and `pykv` takes them from it."""
+    from pykv import _core
+
+    lines = []
+    for line in stub.splitlines():
+        made = getattr(_core, line.removeprefix("from pykv import "), None)
+        if line.startswith("from pykv import ") and made is not None:
+            bases = ", ".join(base.__name__ for base in made.__bases__)
+            lines.append(f"class {made.__name__}({bases}): ...")
+        else:
+            lines.append(line)
+    return "\n".join(lines) + "\n"
 
 
 def main() -> int:
