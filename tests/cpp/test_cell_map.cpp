@@ -76,6 +76,9 @@ TEST(wrong_changes_throw_and_change_nothing) {
   CHECK_THROWS(IntegrityError, map.set_in_tree({12, 20}));
   CHECK_THROWS(IntegrityError, map.clear_in_tree({12, 20}));
   CHECK_THROWS(IntegrityError, map.holders(128));
+  CHECK_THROWS(IntegrityError, map.drop_holder(0, std::uint64_t{3} << 9));
+  CHECK_THROWS(IntegrityError, map.drop_holder(2, 1));
+  CHECK_THROWS(IntegrityError, map.add_holder(1U << 26, 1));
   CHECK(map.holders(10) == 1 && map.holders(109) == 1 && map.is_free(9) && map.is_free(110));
   CHECK(map.counts().active == 100);
   map.check_integrity();
@@ -259,6 +262,31 @@ void change(CellMap& map, Model& model, std::mt19937& random) {
   }
 }
 
+// The same with any cells of one block.
+void change_bits(CellMap& map, Model& model, std::mt19937& random) {
+  const BlockIndex block = random() % map.block_count();
+  std::uint64_t bits = 0;
+  for (std::uint32_t i = 0; i < kBlockCells; ++i) {
+    const bool has_holder = model.cells[block * kBlockCells + i].holders > 0;
+    if (random() % 3 == 0 && (has_holder || random() % 500 == 0)) bits |= std::uint64_t{1} << i;
+  }
+  const bool drops = random() % 2 == 0;
+  bool allowed = true;
+  for (std::uint32_t i = 0; i < kBlockCells; ++i) {
+    const Model::Cell& cell = model.cells[block * kBlockCells + i];
+    if ((bits >> i & 1) != 0) allowed = allowed && (drops ? cell.holders > 0 : is_held(cell));
+  }
+  const auto call = [&] { drops ? map.drop_holder(block, bits) : map.add_holder(block, bits); };
+  if (!allowed) {
+    CHECK_THROWS(IntegrityError, call());
+    return;
+  }
+  call();
+  for (std::uint32_t i = 0; i < kBlockCells; ++i)
+    if ((bits >> i & 1) != 0)
+      drops ? --model.cells[block * kBlockCells + i].holders : ++model.cells[block * kBlockCells + i].holders;
+}
+
 // Drops every holder of a random stretch, so that the pool does not stay full.
 void release(CellMap& map, Model& model, std::mt19937& random) {
   const CellIndex begin = random() % map.counts().capacity;
@@ -283,7 +311,8 @@ TEST(random_operations_equal_a_model) {
     for (int step = 0; step < 2500; ++step) {
       const auto dice = random() % 20;
       if (dice < 6) find_and_take(map, model, random);
-      if (dice >= 6 && dice < 16) change(map, model, random);
+      if (dice >= 6 && dice < 13) change(map, model, random);
+      if (dice >= 13 && dice < 16) change_bits(map, model, random);
       if (dice == 16) release(map, model, random);
       if (dice == 17) map.drop_lease(SeqId{1 + random() % 28});
       map.check_integrity();

@@ -64,8 +64,11 @@ class CellMap {
   void take(SeqId seq, CellSpan cells);
 
   // Adds or drops one sequence holder. Cells whose last holder goes become free.
+  // The second form takes any cells of one block, bit i for its cell i.
   void add_holder(CellSpan cells);
+  void add_holder(BlockIndex block, std::uint64_t cells);
   void drop_holder(CellSpan cells);
+  void drop_holder(BlockIndex block, std::uint64_t cells);
 
   // Sets or clears the tree's flag. Cells without any holder become free.
   void set_in_tree(CellSpan cells);
@@ -101,16 +104,23 @@ class CellMap {
   void for_blocks(CellSpan cells, Visit visit) const;
   template <class Visit>
   void for_extents(CellSpan cells, Visit visit) const;
-  // Rewrites the holder words of `cells`; a word that becomes 0 frees its cells.
+  // A change of holders: words it may be applied to, and what becomes of them (0: free).
+  struct AddHolder;
+  struct DropHolder;
+  struct SetInTree;
+  struct ClearInTree;
   template <class Change>
-  void change(CellSpan cells, Change change_word);
+  void change(CellSpan cells);
+  template <class Change>
+  void change(BlockIndex block, std::uint64_t cells);
   // Throws IntegrityError unless all `cells` are held and allowed(word) holds for them.
   template <class Allowed>
   void require(CellSpan cells, Allowed allowed, const char* message) const;
   void require_range(CellSpan cells, const char* method) const;
+  void require_block(BlockIndex block, const char* method) const;
   std::uint32_t word(CellIndex cell, const char* method) const;  // 0: free
-  void split_at(BlockIndex block, std::uint32_t offset);
-  void merge(BlockIndex block, std::uint32_t begin, std::uint32_t end);
+  void split_around(BlockIndex block, std::uint64_t cells);
+  void merge_around(BlockIndex block, std::uint64_t cells);
   void count(std::uint32_t holder_word, std::uint32_t cells, bool add);
   void move_lease(SeqId seq, BlockIndex block, bool block_has_rest);
   void refresh(BlockIndex block);

@@ -69,6 +69,12 @@ void CellMap::require_range(CellSpan cells, const char* method) const {
                        std::to_string(counts_.capacity) + " cells");
 }
 
+void CellMap::require_block(BlockIndex block, const char* method) const {
+  if (block < block_count()) return;
+  throw IntegrityError(std::string(method) + " block " + std::to_string(block) + " of " +
+                       std::to_string(block_count()));
+}
+
 template <class Allowed>
 void CellMap::require(CellSpan cells, Allowed allowed, const char* message) const {
   require_range(cells, message);
@@ -77,22 +83,25 @@ void CellMap::require(CellSpan cells, Allowed allowed, const char* message) cons
   if (!ok) throw IntegrityError(std::string(message) + ": " + text(cells));
 }
 
-void CellMap::split_at(BlockIndex index, std::uint32_t offset) {
+// Puts boundaries where stretches of `cells` begin and end, if their neighbours are held.
+void CellMap::split_around(BlockIndex index, std::uint64_t cells) {
   Block& block = blocks_[index];
-  if (((block.free | block.start) >> offset & 1) != 0) return;
   std::uint32_t* words = &words_[std::size_t{index} * kBlockCells];
-  words[offset] = words[bits::highest(block.start & ~bits::from(offset))];
-  block.start |= bits::one(offset);
-}
-
-// Removes the boundaries in [begin, end] that separate equal extents.
-void CellMap::merge(BlockIndex index, std::uint32_t begin, std::uint32_t end) {
-  Block& block = blocks_[index];
-  const std::uint32_t* words = &words_[std::size_t{index} * kBlockCells];
-  std::uint64_t rest = block.start & bits::from(std::max(begin, 1U)) & ~bits::from(end + 1);
+  std::uint64_t rest = (cells ^ (cells << 1)) & ~(block.free | block.start);
   for (; rest != 0; rest &= rest - 1) {
     const std::uint32_t here = bits::lowest(rest);
-    if ((block.free >> (here - 1) & 1) != 0) continue;
+    words[here] = words[bits::highest(block.start & ~bits::from(here))];
+    block.start |= bits::one(here);
+  }
+}
+
+// Removes the boundaries in and behind `cells` that separate equal extents.
+void CellMap::merge_around(BlockIndex index, std::uint64_t cells) {
+  Block& block = blocks_[index];
+  const std::uint32_t* words = &words_[std::size_t{index} * kBlockCells];
+  std::uint64_t rest = block.start & (cells | cells << 1) & ~(block.free << 1) & ~std::uint64_t{1};
+  for (; rest != 0; rest &= rest - 1) {
+    const std::uint32_t here = bits::lowest(rest);
     const std::uint32_t before = bits::highest(block.start & ~bits::from(here));
     if (words[before] == words[here]) block.start &= ~bits::one(here);
   }
@@ -105,29 +114,66 @@ void CellMap::count(std::uint32_t holder_word, std::uint32_t cells, bool add) {
   counter = add ? counter + cells : counter - cells;
 }
 
+struct CellMap::AddHolder {
+  static constexpr const char* refusal = "[CellMap.add_holder] a cell is free or has too many holders";
+  static bool allowed(std::uint32_t word) { return word != 0 && holder_count(word) < kMaxHolders; }
+  static std::uint32_t apply(std::uint32_t word) { return word + 1; }
+};
+
+struct CellMap::DropHolder {
+  static constexpr const char* refusal = "[CellMap.drop_holder] a cell has no holder";
+  static bool allowed(std::uint32_t word) { return holder_count(word) > 0; }
+  static std::uint32_t apply(std::uint32_t word) { return word - 1; }
+};
+
+struct CellMap::SetInTree {
+  static constexpr const char* refusal = "[CellMap.set_in_tree] a cell is free or in the tree already";
+  static bool allowed(std::uint32_t word) { return word != 0 && (word & kInTree) == 0; }
+  static std::uint32_t apply(std::uint32_t word) { return word | kInTree; }
+};
+
+struct CellMap::ClearInTree {
+  static constexpr const char* refusal = "[CellMap.clear_in_tree] a cell is not in the tree";
+  static bool allowed(std::uint32_t word) { return (word & kInTree) != 0; }
+  static std::uint32_t apply(std::uint32_t word) { return word & ~kInTree; }
+};
+
 template <class Change>
-void CellMap::change(CellSpan cells, Change change_word) {
-  for_blocks(cells, [&](BlockIndex index, std::uint32_t begin, std::uint32_t end) {
-    Block& block = blocks_[index];
-    std::uint32_t* words = &words_[std::size_t{index} * kBlockCells];
-    const std::uint64_t free_before = block.free;
-    split_at(index, begin);
-    if (end < kBlockCells) split_at(index, end);
-    std::uint64_t rest = block.start & bits::range(begin, end);
-    for (; rest != 0; rest &= rest - 1) {
-      const std::uint32_t here = bits::lowest(rest);
-      const std::uint32_t next = bits::lowest((block.free | block.start) & bits::from(here + 1));
-      const std::uint32_t word = change_word(words[here]);
-      count(words[here], next - here, false);
-      count(word, next - here, true);
-      words[here] = word;
-      if (word != 0) continue;
-      block.free |= bits::range(here, next);
-      block.start &= ~bits::one(here);
-    }
-    merge(index, begin, end);
-    if (block.free != free_before) refresh(index);
+void CellMap::change(CellSpan cells) {
+  require_range(cells, Change::refusal);
+  const bool in_one_block = cells.begin % kBlockCells + cells.length <= kBlockCells;
+  if (!in_one_block) require(cells, Change::allowed, Change::refusal);
+  for_blocks(cells, [&](BlockIndex block, std::uint32_t begin, std::uint32_t end) {
+    change<Change>(block, bits::range(begin, end));
   });
+}
+
+template <class Change>
+void CellMap::change(BlockIndex index, std::uint64_t cells) {
+  Block& block = blocks_[index];
+  std::uint32_t* words = &words_[std::size_t{index} * kBlockCells];
+  split_around(index, cells);
+  bool ok = (block.free & cells) == 0;
+  for (std::uint64_t rest = block.start & cells; rest != 0; rest &= rest - 1)
+    ok = ok && Change::allowed(words[bits::lowest(rest)]);
+  if (!ok) {
+    merge_around(index, cells);
+    throw IntegrityError(std::string(Change::refusal) + ", in block " + std::to_string(index));
+  }
+  const std::uint64_t free_before = block.free, ends = block.start | free_before;
+  for (std::uint64_t rest = block.start & cells; rest != 0; rest &= rest - 1) {
+    const std::uint32_t here = bits::lowest(rest);
+    const std::uint32_t next = bits::lowest(ends & bits::from(here + 1));
+    const std::uint32_t word = Change::apply(words[here]);
+    count(words[here], next - here, false);
+    count(word, next - here, true);
+    words[here] = word;
+    if (word != 0) continue;
+    block.free |= bits::range(here, next);
+    block.start &= ~bits::one(here);
+  }
+  merge_around(index, cells);
+  if (free_before == 0 ? block.free != 0 : block.free == bits::kAll) refresh(index);
 }
 
 // Files the block under the bitmap that it belongs to; a full block loses its lease.
@@ -172,39 +218,29 @@ void CellMap::take(SeqId seq, CellSpan cells) {
     block.free &= ~bits::range(begin, end);
     block.start |= bits::one(begin);
     words_[std::size_t{index} * kBlockCells + begin] = 1;
-    merge(index, begin, end);
+    merge_around(index, bits::range(begin, end));
     refresh(index);
   });
   count(0, cells.length, false);
   count(1, cells.length, true);
 }
 
-void CellMap::add_holder(CellSpan cells) {
-  require(
-      cells, [](std::uint32_t word) { return word != 0 && holder_count(word) < kMaxHolders; },
-      "[CellMap.add_holder] a cell is free or has too many holders");
-  change(cells, [](std::uint32_t word) { return word + 1; });
+void CellMap::add_holder(CellSpan cells) { change<AddHolder>(cells); }
+
+void CellMap::drop_holder(CellSpan cells) { change<DropHolder>(cells); }
+
+void CellMap::set_in_tree(CellSpan cells) { change<SetInTree>(cells); }
+
+void CellMap::clear_in_tree(CellSpan cells) { change<ClearInTree>(cells); }
+
+void CellMap::add_holder(BlockIndex block, std::uint64_t cells) {
+  require_block(block, "[CellMap.add_holder]");
+  change<AddHolder>(block, cells);
 }
 
-void CellMap::drop_holder(CellSpan cells) {
-  require(
-      cells, [](std::uint32_t word) { return holder_count(word) > 0; },
-      "[CellMap.drop_holder] a cell has no holder");
-  change(cells, [](std::uint32_t word) { return word - 1; });
-}
-
-void CellMap::set_in_tree(CellSpan cells) {
-  require(
-      cells, [](std::uint32_t word) { return word != 0 && (word & kInTree) == 0; },
-      "[CellMap.set_in_tree] a cell is free or in the tree already");
-  change(cells, [](std::uint32_t word) { return word | kInTree; });
-}
-
-void CellMap::clear_in_tree(CellSpan cells) {
-  require(
-      cells, [](std::uint32_t word) { return (word & kInTree) != 0; },
-      "[CellMap.clear_in_tree] a cell is not in the tree");
-  change(cells, [](std::uint32_t word) { return word & ~kInTree; });
+void CellMap::drop_holder(BlockIndex block, std::uint64_t cells) {
+  require_block(block, "[CellMap.drop_holder]");
+  change<DropHolder>(block, cells);
 }
 
 void CellMap::drop_lease(SeqId seq) {

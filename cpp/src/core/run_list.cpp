@@ -76,12 +76,11 @@ RunList::~RunList() {
 void RunList::release(Node* node, CellMap& cells) {
   if (node == nullptr || --node->refs > 0) return;
   const std::unique_ptr<Node> gone(node);
-  for (std::uint32_t i = 0; i < node->count; ++i) {
-    if (node->is_leaf())
-      cells.drop_holder(cells_of(node->pieces[i]));
-    else
-      release(node->children[i], cells);
+  if (node->is_leaf()) {
+    node->for_blocks(0, [&](BlockIndex block, std::uint64_t bits) { cells.drop_holder(block, bits); });
+    return;
   }
+  for (std::uint32_t i = 0; i < node->count; ++i) release(node->children[i], cells);
 }
 
 std::uint32_t RunList::tokens() const { return root_ == nullptr ? 0 : root_->sum.tokens; }
@@ -100,12 +99,10 @@ RunList::Node* RunList::writable(Node*& slot) {
   if (slot->refs == 1) return slot;
   auto copy = std::make_unique<Node>(*slot);
   copy->refs = 1;
-  for (std::uint32_t i = 0; i < copy->count; ++i) {
-    if (copy->is_leaf())
-      cells_->add_holder(cells_of(copy->pieces[i]));
-    else
-      ++copy->children[i]->refs;
-  }
+  if (copy->is_leaf())
+    copy->for_blocks(0, [&](BlockIndex block, std::uint64_t bits) { cells_->add_holder(block, bits); });
+  else
+    for (std::uint32_t i = 0; i < copy->count; ++i) ++copy->children[i]->refs;
   --slot->refs;
   slot = copy.release();
   return slot;
@@ -200,13 +197,11 @@ void RunList::cut(Node*& slot, Pos new_end) {
   const std::uint32_t keep = node.entries_below(new_end);
   if (!node.is_leaf() && node.children[keep - 1]->sum.tail.end() > new_end)
     cut(node.children[keep - 1], new_end);
-  for (; node.count > keep; --node.count) {
-    if (node.is_leaf())
-      cells_->drop_holder(cells_of(node.pieces[node.count - 1]));
-    else
-      release(node.children[node.count - 1], *cells_);
-  }
-  if (node.is_leaf()) {
+  if (!node.is_leaf()) {
+    while (node.count > keep) release(node.children[--node.count], *cells_);
+  } else {
+    node.for_blocks(keep, [&](BlockIndex block, std::uint64_t bits) { cells_->drop_holder(block, bits); });
+    node.count = static_cast<std::uint16_t>(keep);
     Run& last = node.pieces[keep - 1];
     const auto stays = static_cast<std::uint32_t>(std::min(last.end(), new_end) - last.first);
     cells_->drop_holder({last.cell + stays, last.length - stays});

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <memory>
 
+#include "core/cell_bits.h"
 #include "pykv/run_list.h"
 
 namespace pykv {
@@ -63,9 +64,32 @@ struct RunList::Node {
   }
   // Number of entries whose first position is below `end`.
   std::uint32_t entries_below(Pos end) const;
+  // Calls change(block, cells of it as bits) for the cells of a leaf's pieces from `index` on.
+  template <class Change>
+  void for_blocks(std::uint32_t index, Change change) const;
   void add_up();
   void push(const Run& piece);
   void push(Node* child);
 };
+
+// Pieces of one block that follow each other in the list go in one call, so that runs of
+// length 1 cost little more than long ones.
+template <class Change>
+void RunList::Node::for_blocks(std::uint32_t index, Change change) const {
+  BlockIndex block = 0;
+  std::uint64_t cells = 0;
+  for (; index < count; ++index) {
+    const Run& piece = pieces[index];
+    const std::uint32_t offset = piece.cell % kBlockCells;
+    const std::uint64_t more = bits::range(offset, offset + piece.length);
+    if (cells != 0 && (block != piece.cell / kBlockCells || (cells & more) != 0)) {
+      change(block, cells);
+      cells = 0;
+    }
+    block = piece.cell / kBlockCells;
+    cells |= more;
+  }
+  if (cells != 0) change(block, cells);
+}
 
 }  // namespace pykv
