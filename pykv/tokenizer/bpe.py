@@ -72,11 +72,12 @@ class Tokenizer:
                 f"(U+{ord(text[error.start]):04X}); send valid Unicode"
             ) from None
         ids = list(self._prefix) if add_special else []
-        for part in self._fragments(text, parse_special):
-            if isinstance(part, int):
-                ids.append(part)
-            else:
-                ids += self._bpe.encode(part, add_special_tokens=False).ids
+        parts = self._fragments(text, parse_special)
+        # The batch call is the one that leaves the GIL to others meanwhile.
+        texts = [part for part in parts if isinstance(part, str)]
+        encoded = iter(self._bpe.encode_batch_fast(texts, add_special_tokens=False))
+        for part in parts:
+            ids += next(encoded).ids if isinstance(part, str) else [part]
         return ids + self._suffix if add_special else ids
 
     def decode(self, ids: Iterable[SupportsIndex], *, skip_special: bool = False) -> str:

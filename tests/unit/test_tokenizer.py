@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pykv import _core
@@ -153,6 +153,7 @@ def test_bad_metadata(make: Any, changes: Any, error: Any, message: str) -> None
         make(**changes)
 
 
+@settings(deadline=None)
 @given(st.lists(st.binary(min_size=0, max_size=5), max_size=12))
 def test_stream_never_breaks_a_character(pieces: list[bytes]) -> None:
     decoder = StreamDecoder(pieces.__getitem__)
@@ -194,6 +195,7 @@ def test_smollm2_specials(smollm2: Tokenizer) -> None:
     assert smollm2.encode("<|im_end|>") != [2]
 
 
+@settings(deadline=None)
 @given(text=st.text(st.characters(codec="utf-8", exclude_categories=["Cc", "Co", "Cn"])))
 def test_text_survives(smollm2: Tokenizer, text: str) -> None:
     for parse_special in (False, True):
