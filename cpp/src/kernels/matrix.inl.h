@@ -1,52 +1,64 @@
 // Tiles and their multiplication. A tile is panels of float32: value(panel, k, lane) at
 // panel * stride + k * 16 + lane.
 
-template <DType type>
-PYKV_INLINE void decode_as(const Panel& panel, std::uint32_t k0, std::uint32_t count, float* tile) {
-  constexpr std::size_t kWidth = kPanelWidth;
-  for (std::uint32_t k = k0; k < k0 + count; ++k, tile += kWidth) {
+constexpr std::uint32_t kBlock = 32;  // elements that share a scale
+
+PYKV_INLINE void decode_plain(const Panel& panel, std::uint32_t k0, std::uint32_t count, float* tile) {
+  const bool half = panel.type == DType::f16;
+  const std::size_t begin = std::size_t{k0} * kPanelWidth;
+  const std::size_t length = std::size_t{count} * kPanelWidth;
+  if (half) {
+    for (std::size_t at = 0; at < length; at += kLanes)
+      store(tile + at, load_f16(panel.values + (begin + at) * 2));
+  } else {
+    for (std::size_t at = 0; at < length; at += kLanes)
+      store(tile + at, load_f32(panel.values + (begin + at) * 4));
+  }
+}
+
+PYKV_INLINE void decode_q8_0(const Panel& panel, std::uint32_t k0, std::uint32_t count, float* tile) {
+  const std::byte* values = panel.values + std::size_t{k0} * kPanelWidth;
+  for (std::size_t b = k0 / kBlock; b < (k0 + count) / kBlock; ++b) {
+    vf d[kVecs];
+    PYKV_UNROLL
+    for (int v = 0; v < kVecs; ++v) d[v] = load_f16(panel.scales + (b * kPanelWidth + v * kLanes) * 2);
+    for (std::uint32_t k = 0; k < kBlock; ++k, tile += kPanelWidth, values += kPanelWidth) {
+      PYKV_UNROLL
+      for (int v = 0; v < kVecs; ++v) store(tile + v * kLanes, d[v] * load_i8(values + v * kLanes));
+    }
+  }
+}
+
+// Products d * nibble are exact, so that fused or not gives the same value.
+PYKV_INLINE void decode_q4_1(const Panel& panel, std::uint32_t k0, std::uint32_t count, float* tile) {
+  const std::byte* values = panel.values + std::size_t{k0} / 8 * kPanelWidth * 4;
+  for (std::size_t b = k0 / kBlock; b < (k0 + count) / kBlock; ++b) {
     PYKV_UNROLL
     for (int v = 0; v < kVecs; ++v) {
-      const std::size_t at = k * kWidth + static_cast<std::size_t>(v * kLanes);
-      if constexpr (type == DType::f32) store(tile + v * kLanes, load_f32(panel.values + at * 4));
-      if constexpr (type == DType::f16) store(tile + v * kLanes, load_f16(panel.values + at * 2));
-      if constexpr (type == DType::q8_0) {
-        const vf d = load_f16(panel.scales + (k / 32 * kWidth + static_cast<std::size_t>(v * kLanes)) * 2);
-        store(tile + v * kLanes, d * load_i8(panel.values + at));
+      const std::byte* scales = panel.scales + (b * 2 * kPanelWidth + v * kLanes) * 2;
+      const vf d = load_f16(scales);
+      const vf m = load_f16(scales + kPanelWidth * 2);
+      for (std::size_t group = 0; group < kBlock / 8; ++group) {
+        const vi words = load_words(values + (group * kPanelWidth + v * kLanes) * 4);
+        float* const to = tile + group * 8 * kPanelWidth + v * kLanes;
+        PYKV_UNROLL
+        for (int i = 0; i < 8; ++i) store(to + i * kPanelWidth, multiply_add(d, nibble(words, i), m));
       }
     }
+    values += kBlock / 8 * kPanelWidth * 4;
+    tile += kBlock * kPanelWidth;
   }
 }
 
-// k0 and count are multiples of 8. Products d * nibble are exact, so that fused or not
-// gives the same value.
-PYKV_INLINE void decode_q4_1(const Panel& panel, std::uint32_t k0, std::uint32_t count, float* tile) {
-  constexpr std::size_t kWidth = kPanelWidth;
-  for (std::uint32_t k = k0; k < k0 + count; k += 8, tile += 8 * kWidth) {
-    PYKV_UNROLL
-    for (int v = 0; v < kVecs; ++v) {
-      const std::size_t lane = static_cast<std::size_t>(v * kLanes);
-      const vf d = load_f16(panel.scales + (k / 32 * 2 * kWidth + lane) * 2);
-      const vf m = load_f16(panel.scales + ((k / 32 * 2 + 1) * kWidth + lane) * 2);
-      const vi words = load_words(panel.values + (k / 8 * kWidth + lane) * 4);
-      PYKV_UNROLL
-      for (int i = 0; i < 8; ++i)
-        store(tile + static_cast<std::size_t>(i) * kWidth + lane, multiply_add(d, nibble(words, i), m));
-    }
-  }
-}
-
-// Decodes rows [k0, k0 + count) of a panel. Quantized types: multiples of 8.
+// Decodes elements [k0, k0 + count) of a panel. Quantized types: multiples of 32.
 void decode_panel(const Panel& panel, std::uint32_t k0, std::uint32_t count, float* tile) {
   switch (panel.type) {
-    case DType::f32:
-      return decode_as<DType::f32>(panel, k0, count, tile);
-    case DType::f16:
-      return decode_as<DType::f16>(panel, k0, count, tile);
     case DType::q8_0:
-      return decode_as<DType::q8_0>(panel, k0, count, tile);
-    default:
+      return decode_q8_0(panel, k0, count, tile);
+    case DType::q4_1:
       return decode_q4_1(panel, k0, count, tile);
+    default:
+      return decode_plain(panel, k0, count, tile);
   }
 }
 
