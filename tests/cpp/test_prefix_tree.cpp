@@ -138,6 +138,28 @@ TEST(announced_tokens_are_pending_until_published) {
   world.check();
 }
 
+TEST(path_runs_name_the_cells_of_a_part_of_the_path) {
+  World w(8);
+  w.compute(range(0, 100));
+  const HolderId holder = w.compute(joined(range(0, 70), range(500, 600)));  // splits at 70
+  const Tokens tokens = joined(range(0, 70), range(500, 600));
+  const auto cells = [](const std::vector<Run>& runs) {
+    std::vector<CellIndex> out;
+    for (const Run& run : runs)
+      for (std::uint32_t i = 0; i < run.length; ++i) out.push_back(run.cell + i);
+    return out;
+  };
+  const std::vector<CellIndex> all = cells(w.tree.match(ns, tokens).runs);
+  CHECK(cells(w.tree.path_runs(holder, 0, 170)) == all);
+  const std::vector<Run> part = w.tree.path_runs(holder, 60, 80);
+  CHECK(part.front().first == 60 && part.back().end() == 80);
+  CHECK(cells(part) == std::vector<CellIndex>(all.begin() + 60, all.begin() + 80));
+  CHECK(w.tree.path_runs(holder, 7, 7).empty());
+  w.tree.grow(holder, ns, range(0, 5));
+  CHECK_THROWS(InvalidArgument, w.tree.path_runs(holder, 0, 171));
+  CHECK_THROWS(InvalidArgument, w.tree.path_runs(holder, 9, 8));
+}
+
 TEST(retract_takes_back_what_nobody_will_compute) {
   World world(8);
   const HolderId a = world.tree.attach(ns, {}, 0, 1.0);

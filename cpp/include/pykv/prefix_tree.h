@@ -90,6 +90,10 @@ class PrefixTree {
   // IntegrityError and changes nothing).
   std::uint32_t publish(HolderId holder, std::uint32_t begin, std::span<const Run> runs, double now);
 
+  // Cells of the ready tokens [begin, end) of the holder's path, in position order. Throws
+  // InvalidArgument if they are not all ready. O(nodes and runs behind `begin`).
+  std::vector<Run> path_runs(HolderId holder, std::uint32_t begin, std::uint32_t end) const;
+
   // Moves the holder back to the last ready token of its path and removes announced
   // tokens that no other holder is at or below.
   void retract(HolderId holder, double now);

@@ -195,6 +195,28 @@ std::uint32_t PrefixTree::publish(HolderId holder, std::uint32_t begin, std::spa
   return end - ready;
 }
 
+std::vector<Run> PrefixTree::path_runs(HolderId holder, std::uint32_t begin, std::uint32_t end) const {
+  const std::uint32_t last = impl_->node_of(holder, "path_runs");
+  if (begin > end || end > impl_->ready_depth(last))
+    throw InvalidArgument("[PrefixTree.path_runs] tokens [" + std::to_string(begin) + ", " +
+                          std::to_string(end) + ") are not all ready on the holder's path");
+  std::vector<Run> runs;  // from the last one backwards
+  for (std::uint32_t at = impl_->ancestor_at(last, end); at != Impl::kRoot; at = impl_->nodes[at].parent) {
+    const PrefixNode& node = impl_->nodes[at];
+    std::uint32_t stop = node.start + node.ready;
+    for (std::size_t i = node.cells.view().size(); i-- > 0 && stop > begin;) {
+      const CellSpan span = node.cells.view()[i];
+      const std::uint32_t first = stop - span.length;
+      const std::uint32_t from = std::max(first, begin), to = std::min(stop, end);
+      if (from < to) runs.push_back({static_cast<Pos>(from), span.begin + (from - first), to - from, 0});
+      stop = first;
+    }
+    if (node.start <= begin) break;
+  }
+  std::reverse(runs.begin(), runs.end());
+  return runs;
+}
+
 void PrefixTree::retract(HolderId holder, double now) {
   const std::uint32_t node = impl_->node_of(holder, "retract");
   PrefixNodes& nodes = impl_->nodes;
