@@ -8,7 +8,8 @@
 //
 // Exact lineage: tokens below exact_upto(seq) have KV that a cold run would give. Only
 // they enter the prefix tree. A sequence that appends a count without token ids ends its
-// exact lineage there.
+// exact lineage there. Exact tokens are stored once: where finish() finds that another
+// session has made them ready meanwhile, the sequence takes those cells and frees its own.
 //
 // What is charged: a step in progress holds its cells as "computing"; a live sequence's
 // as "active"; what only the tree keeps is "idle" and may be evicted leaf first.
@@ -42,7 +43,7 @@ struct CacheConfig {
   LayerTable layers;
   DType type_k = DType::f16;
   DType type_v = DType::f16;
-  std::uint64_t cells = 0;       // capacity, rounded up to whole blocks; >= 1
+  std::uint64_t cells = 0;       // capacity, rounded up to whole blocks; 1 … 2^27
   std::uint64_t pool_bytes = 0;  // hard budget of committed bytes, 0: as many as cells need;
                                  // where it affords fewer cells, those are the capacity
   Watermarks watermarks;
@@ -149,7 +150,8 @@ class Cache {
   Pos exact_upto(SeqId seq) const;
   std::vector<Run> runs(SeqId seq) const;
   std::vector<SeqId> sequences() const;
-  // Cells of the sequence that another sequence or several hold too.
+  // Cells of the sequence that another sequence or several hold too; while it is in the
+  // open step, which holds them as well, all that it had before.
   std::uint32_t shared_cells(SeqId seq) const;
 
   // --- steps -----------------------------------------------------------------

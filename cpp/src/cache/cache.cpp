@@ -11,8 +11,8 @@
 namespace pykv {
 namespace {
 
-// Cell indices are 32 bits wide; one block is left out so that "one past" fits too.
-constexpr std::uint64_t kMaxBlocks = (std::uint64_t{1} << 32) / kBlockCells - 1;
+// Keeps the bookkeeping, which is made at once, below a gigabyte.
+constexpr std::uint64_t kMaxCells = std::uint64_t{1} << 27;
 
 double steady_seconds() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
@@ -21,9 +21,9 @@ double steady_seconds() {
 CacheConfig checked(CacheConfig config) {
   validate(config.layers);
   validate(config.watermarks);
-  if (config.cells < 1 || config.cells > kMaxBlocks * kBlockCells) {
+  if (config.cells < 1 || config.cells > kMaxCells) {
     throw InvalidArgument("[Cache] cells is " + std::to_string(config.cells) + ", must be 1 to " +
-                          std::to_string(kMaxBlocks * kBlockCells));
+                          std::to_string(kMaxCells));
   }
   if (config.edge_hash == nullptr)
     throw InvalidArgument("[Cache] edge_hash is null; leave it at the default");

@@ -3,6 +3,7 @@
 // Invariants (check_integrity): of every sequence
 //   - the runs cover [0, end) without gaps, rotation 0,
 //   - exact_upto <= end, and tokens below it are ready on the holder's path,
+//   - exact tokens lie in the cells that the tree has for them: stored once,
 //   - the holder stands at exact_upto, or at the end of the announced prompt.
 // Every held cell lies in a committed block; committed blocks stay within the budget.
 //
@@ -80,6 +81,8 @@ struct Cache::Impl {
   // Makes the item's tokens matchable and moves exact_upto, if they are exact. Without
   // memory for that they stay private, and the exact lineage ends before them.
   void publish(Sequence& sequence, const Plan::Data::Item& item, std::span<const Token> tokens);
+
+  void adopt_path(Sequence& sequence, const Plan::Data::Item& item);
 
   std::uint32_t evict(std::uint32_t cells, EvictReason reason);
   void release_excess_blocks();

@@ -31,6 +31,11 @@ std::vector<SeqId> Cache::sequences() const {
   return ids;
 }
 
+std::uint32_t Cache::shared_cells(SeqId seq) const {
+  const std::lock_guard lock(impl_->link->mutex);
+  return impl_->find(seq, "shared_cells").runs.shared_cells();
+}
+
 std::vector<PrefixTree::NodeView> Cache::prefix_nodes() const {
   const std::lock_guard lock(impl_->link->mutex);
   return impl_->tree.nodes();
@@ -82,6 +87,21 @@ void check_runs(const RunList& runs, std::vector<bool>& held) {
   });
 }
 
+// Exact tokens lie where the tree says.
+void check_exact(const Cache::Impl& cache, const Cache::Impl::Sequence& sequence, const std::string& name) {
+  std::vector<Run> own;
+  sequence.runs.for_each({0, sequence.exact_upto}, [&](const Run& run) { own.push_back(run); });
+  const auto path = cache.tree.path_runs(sequence.holder, 0, static_cast<std::uint32_t>(sequence.exact_upto));
+  const auto cells = [](const std::vector<Run>& runs) {
+    std::vector<CellIndex> out;
+    for (const Run& run : runs) {
+      for (std::uint32_t i = 0; i < run.length; ++i) out.push_back(run.cell + i);
+    }
+    return out;
+  };
+  require(cells(own) == cells(path), name + " has exact tokens in other cells than the tree");
+}
+
 void check_blocks(const Cache::Impl& cache) {
   std::uint64_t committed = 0;
   for (BlockIndex block = 0; block < cache.cells.block_count(); ++block) {
@@ -111,8 +131,9 @@ void Cache::check_integrity() const {
     require(sequence.exact_upto <= sequence.runs.end(), "exact_upto passes the end");
     const std::size_t depth =
         sequence.announced ? sequence.announced->size() : static_cast<std::size_t>(sequence.exact_upto);
-    require(c.tree.depth(sequence.holder) == depth,
-            "sequence " + std::to_string(id.value) + " holds another depth than it should");
+    const std::string name = "sequence " + std::to_string(id.value);
+    require(c.tree.depth(sequence.holder) == depth, name + " holds another depth than it should");
+    check_exact(c, sequence, name);
   }
   require(c.tree.counts().holders == c.sequences.size(), "holders of the tree do not match the sequences");
   if (c.open_step != nullptr) {

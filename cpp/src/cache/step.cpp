@@ -142,12 +142,25 @@ void Cache::Impl::publish(Sequence& sequence, const Plan::Data::Item& item, std:
     }
     std::vector<Run> runs;
     sequence.runs.for_each({item.first, item.end()}, [&](const Run& run) { runs.push_back(run); });
-    tree.publish(sequence.holder, static_cast<std::uint32_t>(item.first), runs, now());
+    const std::uint32_t ready =
+        tree.publish(sequence.holder, static_cast<std::uint32_t>(item.first), runs, now());
     sequence.exact_upto = item.end();
+    if (ready < item.count) adopt_path(sequence, item);
     if (announced && end == sequence.announced->size()) sequence.announced.reset();
   } catch (const std::bad_alloc&) {
     settle(sequence);
   }
+}
+
+// Others have made some of these tokens ready: their KV is the same, so it is stored once.
+void Cache::Impl::adopt_path(Sequence& sequence, const Plan::Data::Item& item) {
+  RunList runs = sequence.runs;
+  runs.truncate(item.first);
+  const auto begin = static_cast<std::uint32_t>(item.first);
+  for (const Run& run : tree.path_runs(sequence.holder, begin, begin + item.count)) {
+    runs.append(run, RunList::Hold::share);
+  }
+  std::swap(sequence.runs, runs);
 }
 
 }  // namespace pykv
