@@ -1,1 +1,65 @@
-"""pykv: one shared KV cache for all sessions of an LLM service."""
+"""pykv: one shared KV cache for all sessions of an LLM service.
+
+The names below load on first use, so that ``import pykv`` costs nothing.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pykv._core import (
+        Busy,
+        CorruptModel,
+        Error,
+        IntegrityError,
+        InvalidArgument,
+        OutOfCells,
+        OutOfMemory,
+        StalePlan,
+        Unsupported,
+        UnsupportedModel,
+        build_info,
+    )
+    from pykv.cache import Cache, Plan
+    from pykv.cache_types import CacheConfig, Layer, Opened, Run, Span
+    from pykv.step import Step
+
+__all__ = [
+    "Busy",
+    "Cache",
+    "CacheConfig",
+    "CorruptModel",
+    "Error",
+    "IntegrityError",
+    "InvalidArgument",
+    "Layer",
+    "Opened",
+    "OutOfCells",
+    "OutOfMemory",
+    "Plan",
+    "Run",
+    "Span",
+    "StalePlan",
+    "Step",
+    "Unsupported",
+    "UnsupportedModel",
+    "build_info",
+]
+
+_HOMES = {"Cache": "pykv.cache", "Plan": "pykv.cache", "Step": "pykv.step"} | dict.fromkeys(
+    ("CacheConfig", "Layer", "Opened", "Run", "Span"), "pykv.cache_types"
+)
+
+
+def __getattr__(name: str) -> Any:
+    if name == "__version__":
+        return importlib.import_module("pykv._core").build_info()["version"]
+    if name not in __all__:
+        raise AttributeError(f"module 'pykv' has no attribute {name!r}")
+    return getattr(importlib.import_module(_HOMES.get(name, "pykv._core")), name)
+
+
+def __dir__() -> list[str]:
+    return [*__all__, "__version__"]

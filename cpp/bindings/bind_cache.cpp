@@ -1,0 +1,284 @@
+// cache.h and policy.h's watermarks. Arrays come and go as float32 rows, flat over heads;
+// pykv/cache.py gives them their shapes. The GIL is released wherever the cache's lock is
+// taken, so a step that runs in another thread never waits for Python.
+#include <pybind11/numpy.h>
+#include <pybind11/stl.h>
+
+#include <memory>
+#include <utility>
+
+#include "arguments.h"
+#include "bindings.h"
+#include "cache_bindings.h"
+#include "pykv/cache.h"
+
+namespace py = pybind11;
+
+namespace pykv::bindings {
+namespace {
+
+using FloatRows = py::array_t<float, py::array::c_style>;
+using Unlocked = py::gil_scoped_release;
+
+SeqId seq_id(const PyInt& seq, const char* method) {
+  return {to_int<std::uint64_t>(seq, std::string("[Cache.") + method + "] sequence")};
+}
+
+NamespaceId name_space(const PyInt& value, const char* method) {
+  return {to_int<std::uint32_t>(value, std::string("[Cache.") + method + "] namespace")};
+}
+
+Pos position(const PyInt& value, const char* method, const char* name) {
+  return to_int<Pos>(value, std::string("[Cache.") + method + "] " + name);
+}
+
+EvictReason evict_reason(const std::string& name) {
+  if (name == "request") return EvictReason::request;
+  if (name == "demand") return EvictReason::demand;
+  if (name == "watermark") return EvictReason::watermark;
+  throw InvalidArgument("[Cache.evict] reason is \"" + name + "\", must be request, demand or watermark");
+}
+
+// A hash that sends every edge to one bucket: results must not depend on the hash.
+std::uint64_t constant_edge_hash(std::uint32_t, std::uint32_t, Token) { return 0; }
+
+EdgeHash edge_hash(const std::string& name) {
+  if (name == "default") return default_edge_hash;
+  if (name == "constant") return constant_edge_hash;
+  throw InvalidArgument("[Cache] edge_hash is \"" + name + "\", must be default, or constant for tests");
+}
+
+std::unique_ptr<Cache> make_cache(const LayerTable& layers, Backend& backend, const PyInt& cells,
+                                  const std::string& type_k, const std::string& type_v,
+                                  const PyInt& pool_bytes, std::pair<double, double> watermarks,
+                                  const std::string& hash) {
+  CacheConfig config;
+  config.layers = layers;
+  config.type_k = parse_kv_type(type_k);
+  config.type_v = parse_kv_type(type_v);
+  config.cells = to_int<std::uint64_t>(cells, "[Cache] cells", 1);
+  config.pool_bytes = to_int<std::uint64_t>(pool_bytes, "[Cache] pool_bytes");
+  config.watermarks = {watermarks.first, watermarks.second};
+  config.edge_hash = edge_hash(hash);
+  const Unlocked unlocked;
+  return std::make_unique<Cache>(std::move(config), backend);
+}
+
+py::tuple open(Cache& cache, const py::object& given, const PyInt& ns, const std::optional<PyInt>& limit) {
+  const std::vector<Token> tokens = to_tokens(given, "[Cache.open] tokens");
+  const NamespaceId space = name_space(ns, "open");
+  std::optional<std::uint32_t> max_reuse;
+  if (limit) max_reuse = to_int<std::uint32_t>(*limit, "[Cache.open] max_reuse");
+  Cache::Opened opened;
+  {
+    const Unlocked unlocked;
+    opened = cache.open(space, tokens, max_reuse);
+  }
+  return py::make_tuple(opened.seq.value, opened.reused, opened.pending);
+}
+
+py::tuple read_rows(const Cache& cache, const PyInt& seq, const PyInt& layer, const PyInt& begin,
+                    const PyInt& end) {
+  const SeqId id = seq_id(seq, "read_rows");
+  const auto index = to_int<std::uint32_t>(layer, "[Cache.read_rows] layer");
+  const Span span{position(begin, "read_rows", "begin"), position(end, "read_rows", "end")};
+  const LayerTable& layers = cache.config().layers;
+  std::vector<float> k, v;
+  py::ssize_t rows = 0;
+  {
+    const Unlocked unlocked;
+    const Span bounds = cache.bounds(id);
+    if (index < layers.size() && span.begin <= span.end && span.end <= bounds.end) {
+      rows = span.length();
+      k.resize(std::size_t{span.length()} * layers[index].kv_heads * layers[index].k_dim);
+      v.resize(std::size_t{span.length()} * layers[index].kv_heads * layers[index].v_dim);
+    }
+    cache.read_rows(id, index, span, k, v);
+  }
+  const auto as_array = [&](const std::vector<float>& values, std::uint32_t dim) {
+    return FloatRows({rows, py::ssize_t{layers[index].kv_heads}, py::ssize_t{dim}}, values.data());
+  };
+  return py::make_tuple(as_array(k, layers[index].k_dim), as_array(v, layers[index].v_dim));
+}
+
+void bind_sequences(py::class_<Cache>& cache) {
+  cache
+      .def(
+          "create",
+          [](Cache& self, const PyInt& ns) {
+            const NamespaceId space = name_space(ns, "create");
+            const Unlocked unlocked;
+            return self.create(space).value;
+          },
+          py::arg("namespace") = 0, "A new empty sequence.")
+      .def("open", &open, py::arg("tokens"), py::arg("namespace") = 0, py::arg("max_reuse") = py::none(),
+           "(sequence, reused, pending): a sequence that starts from the longest cached prefix.")
+      .def(
+          "match",
+          [](const Cache& self, const py::object& given, const PyInt& ns) {
+            const std::vector<Token> tokens = to_tokens(given, "[Cache.match] tokens");
+            const NamespaceId space = name_space(ns, "match");
+            const Unlocked unlocked;
+            return self.match(space, tokens);
+          },
+          py::arg("tokens"), py::arg("namespace") = 0, "Length of the longest cached prefix.")
+      .def(
+          "fork",
+          [](Cache& self, const PyInt& seq) {
+            const SeqId id = seq_id(seq, "fork");
+            const Unlocked unlocked;
+            return self.fork(id).value;
+          },
+          py::arg("sequence"), "A copy that shares all cells; O(1).")
+      .def(
+          "remove",
+          [](Cache& self, const PyInt& seq, const PyInt& begin, const PyInt& end) {
+            const SeqId id = seq_id(seq, "remove");
+            const Span span{position(begin, "remove", "begin"), position(end, "remove", "end")};
+            const Unlocked unlocked;
+            self.remove(id, span);
+          },
+          py::arg("sequence"), py::arg("begin"), py::arg("end"), "Removes the tail [begin, end).")
+      .def(
+          "clear",
+          [](Cache& self, const PyInt& seq) {
+            const SeqId id = seq_id(seq, "clear");
+            const Unlocked unlocked;
+            self.clear(id);
+          },
+          py::arg("sequence"), "Removes all tokens; the sequence stays.")
+      .def(
+          "erase",
+          [](Cache& self, const PyInt& seq) {
+            const SeqId id = seq_id(seq, "erase");
+            const Unlocked unlocked;
+            self.erase(id);
+          },
+          py::arg("sequence"), "Ends the sequence; its exact tokens stay matchable as idle.")
+      .def("erase_all", &Cache::erase_all, py::call_guard<Unlocked>(), "Ends every sequence.")
+      .def("sequences", [](const Cache& self) {
+        std::vector<std::uint64_t> ids;
+        const Unlocked unlocked;
+        for (const SeqId seq : self.sequences()) ids.push_back(seq.value);
+        return ids;
+      });
+}
+
+void bind_views(py::class_<Cache>& cache) {
+  cache
+      .def(
+          "bounds",
+          [](const Cache& self, const PyInt& seq) {
+            const SeqId id = seq_id(seq, "bounds");
+            const Unlocked unlocked;
+            const Span span = self.bounds(id);
+            return std::pair(span.begin, span.end);
+          },
+          py::arg("sequence"))
+      .def(
+          "exact_upto",
+          [](const Cache& self, const PyInt& seq) {
+            const SeqId id = seq_id(seq, "exact_upto");
+            const Unlocked unlocked;
+            return self.exact_upto(id);
+          },
+          py::arg("sequence"))
+      .def(
+          "runs",
+          [](const Cache& self, const PyInt& seq) {
+            const SeqId id = seq_id(seq, "runs");
+            std::vector<std::tuple<Pos, CellIndex, std::uint32_t, Pos>> out;
+            const Unlocked unlocked;
+            for (const Run& run : self.runs(id))
+              out.emplace_back(run.first, run.cell, run.length, run.rotation);
+            return out;
+          },
+          py::arg("sequence"), "List of (first, cell, length, rotation).")
+      .def(
+          "shared_cells",
+          [](const Cache& self, const PyInt& seq) {
+            const SeqId id = seq_id(seq, "shared_cells");
+            const Unlocked unlocked;
+            return self.shared_cells(id);
+          },
+          py::arg("sequence"))
+      .def("prefix_nodes",
+           [](const Cache& self) {
+             std::vector<PrefixTree::NodeView> nodes;
+             {
+               const Unlocked unlocked;
+               nodes = self.prefix_nodes();
+             }
+             return to_list(nodes);
+           })
+      .def("read_rows", &read_rows, py::arg("sequence"), py::arg("layer"), py::arg("begin"), py::arg("end"),
+           "(k, v) as stored: float32 [n, kv_heads, k_dim] and [n, kv_heads, v_dim].")
+      .def("stats",
+           [](const Cache& self) {
+             CacheStats stats;
+             {
+               const Unlocked unlocked;
+               stats = self.stats();
+             }
+             return to_dict(stats);
+           })
+      .def("check_integrity", &Cache::check_integrity, py::call_guard<Unlocked>())
+      .def_property_readonly("layers", [](const Cache& self) { return self.config().layers; })
+      .def_property_readonly("type_k", [](const Cache& self) { return traits(self.config().type_k).name; })
+      .def_property_readonly("type_v", [](const Cache& self) { return traits(self.config().type_v).name; });
+}
+
+void bind_space(py::class_<Cache>& cache) {
+  cache
+      .def(
+          "evict",
+          [](Cache& self, const PyInt& cells, const std::string& reason) {
+            const auto count = to_int<std::uint32_t>(cells, "[Cache.evict] cells");
+            const EvictReason why = evict_reason(reason);
+            const Unlocked unlocked;
+            return self.evict(count, why);
+          },
+          py::arg("cells"), py::arg("reason") = "request", "Evicts idle cells; returns how many became free.")
+      .def(
+          "reclaim",
+          [](Cache& self, const PyInt& wanted) {
+            const auto count = to_int<std::uint32_t>(wanted, "[Cache.reclaim] wanted");
+            const Unlocked unlocked;
+            return self.reclaim(count);
+          },
+          py::arg("wanted") = 0, "One reclaim tick; returns how many cells became free.")
+      .def(
+          "set_watermarks",
+          [](Cache& self, double low, double high) {
+            const Unlocked unlocked;
+            self.set_watermarks({low, high});
+          },
+          py::arg("low"), py::arg("high"))
+      .def("watermarks",
+           [](const Cache& self) {
+             const Unlocked unlocked;
+             const Watermarks marks = self.watermarks();
+             return std::pair(marks.low, marks.high);
+           })
+      .def("reset_prefixes", &Cache::reset_prefixes, py::call_guard<Unlocked>(), "Forgets idle prefixes.");
+}
+
+}  // namespace
+
+void bind_cache(py::module_& m) {
+  py::class_<Cache> cache(m, "Cache", "One KV pool for all sessions; see pykv.Cache.");
+  cache.def(py::init(&make_cache), py::kw_only(), py::arg("layers"), py::arg("backend"), py::arg("cells"),
+            py::arg("type_k") = "f16", py::arg("type_v") = "f16", py::arg("pool_bytes") = 0,
+            py::arg("watermarks") = std::pair(0.05, 0.10), py::arg("edge_hash") = "default",
+            py::keep_alive<1, 3>());
+  bind_sequences(cache);
+  bind_views(cache);
+  bind_space(cache);
+  bind_steps(m, cache);
+  m.def(
+      "abandon", [](const py::object& object) { object.inc_ref(); },
+      "Keeps `object` for ever. For a child process after os.fork(), where the worker threads that its "
+      "destructor would join do not exist.");
+}
+
+}  // namespace pykv::bindings

@@ -1,0 +1,179 @@
+// cache.h: plans and steps. Arrays are float32 rows, flat over heads.
+#include <pybind11/numpy.h>
+#include <pybind11/stl.h>
+
+#include <array>
+#include <cstddef>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <utility>
+
+#include "arguments.h"
+#include "cache_bindings.h"
+
+namespace py = pybind11;
+
+namespace pykv::bindings {
+namespace {
+
+using FloatRows = py::array_t<float, py::array::c_style>;
+using Unlocked = py::gil_scoped_release;
+
+// Requests of a plan with the ids they refer to.
+struct Requests {
+  std::vector<StepRequest> list;
+  std::vector<std::vector<Token>> tokens;
+};
+
+Requests to_requests(const py::sequence& given) {
+  Requests requests;
+  requests.tokens.reserve(given.size());  // spans point into it
+  for (const py::handle item : given) {
+    const std::string at = "[Cache.plan] request " + std::to_string(requests.list.size());
+    if (!(py::isinstance<py::tuple>(item) || py::isinstance<py::list>(item)) || py::len(item) != 2) {
+      throw py::type_error(at + " must be a pair (sequence, count or token ids)");
+    }
+    const auto pair = py::reinterpret_borrow<py::sequence>(item);
+    const py::object second = pair[1];
+    StepRequest request{{to_int<std::uint64_t>({pair[0]}, at + ": sequence")}, 0, {}};
+    if (py::isinstance<py::array>(second) || !PyIndex_Check(second.ptr())) {
+      requests.tokens.push_back(to_tokens(second, at + ": token ids"));
+      request.tokens = requests.tokens.back();
+      request.count = static_cast<std::uint32_t>(request.tokens.size());
+    } else {
+      request.count = to_int<std::uint32_t>({second}, at + ": count", 1);
+    }
+    requests.list.push_back(request);
+  }
+  return requests;
+}
+
+std::optional<Plan> plan(const Cache& cache, const py::sequence& given) {
+  const Requests requests = to_requests(given);
+  const Unlocked unlocked;
+  return cache.plan(requests.list);
+}
+
+// A Backend takes one call at a time. Python threads that use one step at once wait for
+// each other here; caches with a backend of their own rarely share a mutex.
+std::mutex& calls_of(const Backend& backend) {
+  static std::array<std::mutex, 61> all;
+  return all[std::hash<const Backend*>{}(&backend) / alignof(std::max_align_t) % all.size()];
+}
+
+// A float32 buffer of the backend for one call.
+class Scratch {
+ public:
+  Scratch(Backend& backend, std::uint32_t rows, std::uint64_t width)
+      : backend_(backend),
+        rows_{backend.create_buffer(rows, static_cast<std::uint32_t>(width)), 0, rows,
+              static_cast<std::uint32_t>(width)} {}
+  ~Scratch() { backend_.destroy_buffer(rows_.buffer); }
+  Scratch(const Scratch&) = delete;
+  Scratch& operator=(const Scratch&) = delete;
+  const Rows& rows() const { return rows_; }
+
+ private:
+  Backend& backend_;
+  Rows rows_;
+};
+
+void check_shape(const FloatRows& array, std::uint32_t rows, const char* what) {
+  if (array.ndim() == 2 && array.shape(0) == static_cast<py::ssize_t>(rows)) return;
+  throw InvalidArgument(std::string("[Step.") + what + " must be [" + std::to_string(rows) + ", width]");
+}
+
+std::span<const float> values(const FloatRows& array) {
+  return {array.data(), static_cast<std::size_t>(array.size())};
+}
+
+void write(Step& step, const PyInt& layer, const FloatRows& k, const FloatRows& v) {
+  const auto index = to_int<std::uint32_t>(layer, "[Step.write] layer");
+  check_shape(k, step.rows(), "write] k");
+  check_shape(v, step.rows(), "write] v");
+  const auto k_width = static_cast<std::uint64_t>(k.shape(1));
+  const auto v_width = static_cast<std::uint64_t>(v.shape(1));
+  const auto k_values = values(k);
+  const auto v_values = values(v);
+  const Unlocked unlocked;
+  Backend& backend = step.backend();
+  const std::lock_guard one_call(calls_of(backend));
+  const Scratch k_rows(backend, step.rows(), k_width);
+  const Scratch v_rows(backend, step.rows(), v_width);
+  backend.upload(k_rows.rows(), k_values);
+  backend.upload(v_rows.rows(), v_values);
+  step.write(index, k_rows.rows(), v_rows.rows());
+}
+
+FloatRows attend(Step& step, const PyInt& layer, const FloatRows& q, const PyInt& head_count, double scale) {
+  const auto index = to_int<std::uint32_t>(layer, "[Step.attend] layer");
+  const auto heads = to_int<std::uint32_t>(head_count, "[Step.attend] heads", 1, 1U << 20);
+  check_shape(q, step.rows(), "attend] q");
+  const std::uint64_t width = std::uint64_t{heads} * step.layer(index).v_dim;
+  FloatRows out({py::ssize_t{step.rows()}, static_cast<py::ssize_t>(width)});
+  const std::span<float> result(out.mutable_data(), static_cast<std::size_t>(out.size()));
+  const auto q_width = static_cast<std::uint64_t>(q.shape(1));
+  const auto q_values = values(q);
+  {
+    const Unlocked unlocked;
+    Backend& backend = step.backend();
+    const std::lock_guard one_call(calls_of(backend));
+    const Scratch q_rows(backend, step.rows(), q_width);
+    const Scratch out_rows(backend, step.rows(), width);
+    backend.upload(q_rows.rows(), q_values);
+    step.attend(index, q_rows.rows(), out_rows.rows(), {heads, static_cast<float>(scale)});
+    backend.download(out_rows.rows(), result);
+  }
+  return out;
+}
+
+}  // namespace
+
+void bind_steps(py::module_& m, py::class_<Cache>& cache) {
+  py::class_<Plan>(m, "Plan", "Where the tokens of a step will go; valid until the cache changes.")
+      .def_property_readonly("tokens", &Plan::tokens, "Sum of the counts.")
+      .def_property_readonly("blocks_to_commit", &Plan::blocks_to_commit,
+                             "Blocks whose memory is touched for the first time.")
+      .def("__repr__", [](const Plan& plan) {
+        return "Plan(tokens=" + std::to_string(plan.tokens()) +
+               ", blocks_to_commit=" + std::to_string(plan.blocks_to_commit()) + ")";
+      });
+  py::class_<Step>(m, "Step", "An open step; rolled back when it is destroyed unfinished.")
+      .def_property_readonly("rows", &Step::rows)
+      .def_property_readonly("positions",
+                             [](const Step& step) {
+                               const std::span<const Pos> positions = step.positions();
+                               return py::array_t<Pos>(static_cast<py::ssize_t>(positions.size()),
+                                                       positions.data());
+                             })
+      .def_property_readonly(
+          "groups",
+          [](const Step& step) {
+            std::vector<std::pair<std::uint32_t, std::uint32_t>> groups;
+            for (const AttentionGroup& group : step.attention().groups) {
+              groups.emplace_back(group.first_row, group.rows);
+            }
+            return groups;
+          },
+          "(first row, rows) of each request.")
+      .def("write", &write, py::arg("layer"), py::arg("k"), py::arg("v"),
+           "k [rows, kv_heads * k_dim], v [rows, kv_heads * v_dim], float32.")
+      .def("attend", &attend, py::arg("layer"), py::arg("q"), py::arg("heads"), py::arg("scale"),
+           "q [rows, heads * k_dim] -> float32 [rows, heads * v_dim].")
+      .def("finish", &Step::finish, py::call_guard<Unlocked>(), "Publishes; every layer must be written.")
+      .def("rollback", &Step::rollback, py::call_guard<Unlocked>(),
+           "Takes everything back; no effect after the end.");
+  cache
+      .def("plan", &plan, py::arg("requests"),
+           "Plan for [(sequence, count or token ids), ...], or None if it does not fit.")
+      .def(
+          "commit",
+          [](Cache& self, const Plan& given) {
+            const Unlocked unlocked;
+            return std::make_unique<Step>(self.commit(given));
+          },
+          py::arg("plan"), py::keep_alive<0, 1>(), "Opens the step; raises StalePlan, OutOfMemory or Busy.");
+}
+
+}  // namespace pykv::bindings

@@ -1,0 +1,53 @@
+#include "cache_bindings.h"
+
+namespace py = pybind11;
+
+namespace pykv::bindings {
+
+py::dict to_dict(const CacheStats& s) {
+  py::dict out;
+  out["cells_capacity"] = s.cells_capacity;
+  out["cells_computing"] = s.cells_computing;
+  out["cells_active"] = s.cells_active;
+  out["cells_pinned"] = s.cells_pinned;
+  out["cells_resume"] = s.cells_resume;
+  out["cells_idle"] = s.cells_idle;
+  out["cells_free"] = s.cells_free;
+  out["bytes_reserved"] = s.bytes_reserved;
+  out["bytes_committed"] = s.bytes_committed;
+  out["bytes_per_cell"] = s.bytes_per_cell;
+  out["bytes_budget"] = s.bytes_budget;
+  out["sequences"] = s.sequences;
+  out["tree_nodes"] = s.tree_nodes;
+  out["tree_tokens"] = s.tree_tokens;
+  out["evicted_cells_watermark"] = s.evicted_cells_watermark;
+  out["evicted_cells_demand"] = s.evicted_cells_demand;
+  out["evicted_cells_request"] = s.evicted_cells_request;
+  out["match_query_tokens"] = s.match_query_tokens;
+  out["match_hit_tokens"] = s.match_hit_tokens;
+  out["alloc_failures"] = s.alloc_failures;
+  out["reclaim_ticks"] = s.reclaim_ticks;
+  out["reclaim_runs"] = s.reclaim_runs;
+  out["generation"] = s.generation;
+  return out;
+}
+
+py::list to_list(const std::vector<PrefixTree::NodeView>& nodes) {
+  py::list out;
+  for (const PrefixTree::NodeView& node : nodes) {
+    py::dict row;
+    row["id"] = node.id.value;
+    row["parent"] = node.parent.value;
+    row["namespace"] = node.name_space.value;
+    row["depth"] = node.depth;
+    row["length"] = node.length;
+    row["ready"] = node.ready;
+    row["children"] = node.children;
+    row["holders"] = node.holders;
+    row["last_used"] = node.last_used;
+    out.append(row);
+  }
+  return out;
+}
+
+}  // namespace pykv::bindings

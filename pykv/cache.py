@@ -1,0 +1,265 @@
+"""The KV cache itself, for engine builders: NumPy in, NumPy out.
+
+One pool of cells serves all sequences. A prefix is computed once and stored once,
+whoever shares it. Each forward pass is a *step*: plan it, write K and V of the new
+tokens layer by layer, attend, and leave the block to publish.
+
+    >>> import numpy as np
+    >>> from pykv import Cache, CacheConfig, Layer
+    >>> cache = Cache(CacheConfig(layers=[Layer(kv_heads=2, k_dim=32, v_dim=32)], cells=256))
+    >>> seq, reused, pending = cache.open([1, 2, 3])
+    >>> rng = np.random.default_rng(0)
+    >>> k, v = rng.normal(size=(2, 3, 2, 32))
+    >>> with cache.step(cache.plan([(seq, [1, 2, 3])])) as step:
+    ...     step.write(0, k, v)
+    ...     out = step.attend(0, rng.normal(size=(3, 4, 32)))
+    >>> out.shape
+    (3, 4, 32)
+    >>> cache.open([1, 2, 3, 4]).reused
+    3
+"""
+
+from __future__ import annotations
+
+import os
+import weakref
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from pykv import _core
+from pykv.cache_types import CacheConfig, Layer, Opened, Run, Span
+from pykv.step import Step
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
+    TokenIds = Sequence[int] | npt.NDArray[np.integer[Any]]
+
+Plan = _core.Plan
+
+
+class Cache:
+    """One KV pool for all sequences.
+
+    Sequences are plain ints, numbered from 1 and never reused. Namespaces are ints too: tokens
+    match only inside one namespace. All methods may be called from any thread; one step
+    at a time. Errors: ``InvalidArgument`` (a ``ValueError``) for values out of range,
+    ``TypeError`` for what is no int, ``Busy`` when a step is in the way; a call that raises
+    changes nothing.
+
+    ``threads=0`` uses all cores of this process; ``isa`` is ``"auto"``, ``"scalar"``, ``"avx2"`` or
+    ``"avx512"``. Raises ``Unsupported`` for layers that no kernel of this build supports.
+    """
+
+    def __init__(self, config: CacheConfig, threads: int = 0, isa: str = "auto") -> None:
+        core = _core.Cache(
+            layers=[_layer_spec(layer) for layer in config.layers],
+            backend=_core.Backend(threads=threads, isa=isa),
+            cells=config.cells,
+            type_k=config.type_k,
+            type_v=config.type_v,
+            pool_bytes=config.pool_bytes,
+            watermarks=config.watermarks,
+            edge_hash=config.edge_hash,
+        )
+        self._bind(core)
+
+    @classmethod
+    def from_core(cls, core: _core.Cache) -> Cache:
+        """The same interface for a cache that exists already, e.g. that of a running engine."""
+        cache = cls.__new__(cls)
+        cache._bind(core)
+        return cache
+
+    def _bind(self, core: _core.Cache) -> None:
+        self._handle = core
+        self._pid = os.getpid()
+        self._layers = tuple(Layer(s.kv_heads, s.k_dim, s.v_dim) for s in core.layers)
+        _live.add(self)
+
+    @property
+    def core(self) -> _core.Cache:
+        """The C++ cache; refused in a child process, whose threads and locks are not there."""
+        if os.getpid() != self._pid:
+            raise _core.Unsupported(
+                f"[Cache] this cache belongs to process {self._pid} and cannot be used after "
+                "os.fork(); make a new one in the child, or start children with 'spawn'"
+            )
+        return self._handle
+
+    @property
+    def layers(self) -> tuple[Layer, ...]:
+        """The layers, in order."""
+        return self._layers
+
+    # --- sequences ---------------------------------------------------------------
+
+    def create(self, namespace: int = 0) -> int:
+        """A new empty sequence."""
+        return self.core.create(namespace)
+
+    def open(self, tokens: TokenIds, namespace: int = 0, max_reuse: int | None = None) -> Opened:
+        """A sequence that starts from the longest cached prefix of ``tokens``.
+
+        At most all but the last token are reused (its logits are what the caller needs), or
+        ``max_reuse``. Append the rest, ``tokens[opened.reused:]``, in steps.
+        """
+        return Opened(*self.core.open(tokens, namespace, max_reuse))
+
+    def match(self, tokens: TokenIds, namespace: int = 0) -> int:
+        """Length of the longest cached prefix of ``tokens``. Changes nothing."""
+        return self.core.match(tokens, namespace)
+
+    def fork(self, sequence: int) -> int:
+        """A copy that shares all cells; its cost does not depend on the length."""
+        return self.core.fork(sequence)
+
+    def remove(self, sequence: int, span: tuple[int, int] | None) -> None:
+        """Removes positions ``[begin, end)``, or all with ``None``.
+
+        In this version the span must end where the sequence ends; others raise ``Unsupported``.
+        """
+        core = self.core
+        begin, end = core.bounds(sequence) if span is None else _pair(span)
+        core.remove(sequence, begin, end)
+
+    def clear(self, sequence: int) -> None:
+        """Removes all tokens; the sequence stays."""
+        self.core.clear(sequence)
+
+    def erase(self, sequence: int) -> None:
+        """Ends the sequence. Tokens appended with ids stay matchable until they are evicted."""
+        self.core.erase(sequence)
+
+    def erase_all(self) -> None:
+        """Ends every sequence."""
+        self.core.erase_all()
+
+    def sequences(self) -> list[int]:
+        """Open sequences, ascending."""
+        return self.core.sequences()
+
+    def bounds(self, sequence: int) -> Span:
+        """Positions the sequence holds."""
+        return Span(*self.core.bounds(sequence))
+
+    def exact_upto(self, sequence: int) -> int:
+        """Tokens below this position have KV as a cold run gives; only they can be matched."""
+        return self.core.exact_upto(sequence)
+
+    def runs(self, sequence: int) -> list[Run]:
+        """Where the sequence lives."""
+        return [Run(*run) for run in self.core.runs(sequence)]
+
+    def shared_cells(self, sequence: int) -> int:
+        """Cells of the sequence that other sequences hold too."""
+        return self.core.shared_cells(sequence)
+
+    def read_rows(
+        self, sequence: int, layer: int, span: tuple[int, int]
+    ) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]:
+        """K ``[n, kv_heads, k_dim]`` and V ``[n, kv_heads, v_dim]`` as stored, float32."""
+        return self.core.read_rows(sequence, layer, *_pair(span))
+
+    # --- steps -------------------------------------------------------------------
+
+    def plan(self, requests: Iterable[tuple[int, int | TokenIds]]) -> Plan | None:
+        """Finds room for ``[(sequence, token ids or count), ...]``; ``None`` if it does not fit.
+
+        Changes nothing and holds nothing: the plan is valid until the cache changes. With ids
+        the tokens become matchable when the step ends; with a count the sequence's exact
+        lineage ends. A sequence may appear once.
+        """
+        return self.core.plan(list(requests))
+
+    def step(self, plan: Plan) -> Step:
+        """The step of ``plan``, for a ``with`` statement.
+
+        Entering takes the cells (``StalePlan``, ``OutOfMemory``, ``Busy``). Leaving publishes;
+        leaving by an exception rolls everything back.
+        """
+        return Step(self.core, self._layers, plan)
+
+    # --- space -------------------------------------------------------------------
+
+    def evict(self, cells: int) -> int:
+        """Evicts idle cells, tails first, until ``cells`` more are free. Returns how many are."""
+        return self.core.evict(cells, "request")
+
+    def reclaim(self, wanted: int = 0) -> int:
+        """One tick: evicts by the watermarks, gives memory back. Returns the freed cells."""
+        return self.core.reclaim(wanted)
+
+    @property
+    def watermarks(self) -> tuple[float, float]:
+        """(low, high): shares of free cells at which :meth:`reclaim` starts and stops; settable."""
+        return self.core.watermarks()
+
+    @watermarks.setter
+    def watermarks(self, marks: tuple[float, float]) -> None:
+        low, high = marks
+        self.core.set_watermarks(low, high)
+
+    def reset_prefixes(self) -> None:
+        """Forgets every prefix that no sequence holds."""
+        self.core.reset_prefixes()
+
+    # --- looking in --------------------------------------------------------------
+
+    def stats(self) -> dict[str, int]:
+        """Counters as of now. ``cells_computing … cells_free`` add up to ``cells_capacity``."""
+        return self.core.stats()
+
+    def prefix_nodes(self) -> list[dict[str, Any]]:
+        """Nodes of the prefix tree."""
+        return self.core.prefix_nodes()
+
+    def check_integrity(self) -> None:
+        """Checks every invariant; raises ``IntegrityError``. Takes time with the pool's size."""
+        self.core.check_integrity()
+
+    def __repr__(self) -> str:
+        if os.getpid() != self._pid:
+            return f"<pykv.Cache of process {self._pid}>"
+        s = self._handle.stats()
+        return (
+            f"<pykv.Cache {len(self._layers)} layers, {s['sequences']} sequences, cells: "
+            f"{s['cells_active']} active, {s['cells_idle']} idle, {s['cells_free']} free "
+            f"of {s['cells_capacity']}>"
+        )
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError(
+            "[Cache] a cache is memory and threads of this process and cannot be pickled or "
+            "copied; make one in each process"
+        )
+
+
+def _layer_spec(layer: Layer) -> _core.LayerSpec:
+    for name in ("kv_heads", "k_dim", "v_dim"):
+        value = getattr(layer, name)
+        if isinstance(value, bool) or not isinstance(value, int):
+            raise TypeError(f"[Layer] {name} must be an int, not {type(value).__name__}")
+        if not 0 < value < 2**32:
+            raise _core.InvalidArgument(f"[Layer] {name} is {value}, must be 1 to {2**32 - 1}")
+    return _core.LayerSpec(kv_heads=layer.kv_heads, k_dim=layer.k_dim, v_dim=layer.v_dim)
+
+
+def _pair(span: tuple[int, int]) -> tuple[int, int]:
+    try:
+        begin, end = span
+    except (TypeError, ValueError):
+        raise TypeError(f"[Cache] span must be a pair (begin, end), not {span!r}") from None
+    return begin, end
+
+
+_live: weakref.WeakSet[Cache] = weakref.WeakSet()
+
+
+def _abandon_in_child() -> None:
+    for cache in list(_live):
+        _core.abandon(cache._handle)
+
+
+os.register_at_fork(after_in_child=_abandon_in_child)

@@ -1,0 +1,147 @@
+"""An open step of a :class:`pykv.Cache`: shapes and types between NumPy and the core."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import numpy as np
+import numpy.typing as npt
+
+from pykv import _core
+
+if TYPE_CHECKING:
+    from pykv.cache_types import Layer
+
+Floats = npt.NDArray[np.float32]
+
+
+class Step:
+    """Made by :meth:`pykv.Cache.step`; use it in a ``with`` statement.
+
+    Rows are the new tokens of all requests, in the order of the plan. Arrays are
+    token-major: ``k [rows, kv_heads, k_dim]``, ``v [rows, kv_heads, v_dim]``,
+    ``q [rows, heads, k_dim]``; float32, float16, float64 or bfloat16 (of ``ml_dtypes``), any
+    strides.
+    """
+
+    def __init__(self, core: _core.Cache, layers: Sequence[Layer], plan: _core.Plan) -> None:
+        self._cache = core
+        self._layers = layers
+        self._plan = plan
+        self._step: _core.Step | None = None
+        self._rolled_back = False
+
+    def __enter__(self) -> Step:
+        if self._step is not None:
+            raise _core.InvalidArgument("[Step] a step is entered once; plan another one")
+        self._step = self._cache.commit(self._plan)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        step = self._open("__exit__")
+        try:
+            if kind is None and not self._rolled_back:
+                step.finish()
+        finally:
+            step.rollback()
+
+    @property
+    def rows(self) -> int:
+        """New tokens of this step."""
+        return self._plan.tokens
+
+    @property
+    def positions(self) -> npt.NDArray[np.int32]:
+        """Position of each row in its sequence, int32 ``[rows]`` (for rotary embedding)."""
+        return self._open("positions").positions
+
+    @property
+    def slices(self) -> list[slice]:
+        """Rows of each request, in the order of the plan."""
+        return [slice(first, first + count) for first, count in self._open("slices").groups]
+
+    def write(self, layer: int, k: npt.ArrayLike, v: npt.ArrayLike) -> None:
+        """Stores K and V of all rows in ``layer``, in the cache's types.
+
+        Raises ``InvalidArgument`` for wrong shapes, ``TypeError`` for arrays that are not floats.
+        """
+        step = self._open("write")
+        spec = self._layer(layer, "write")
+        k_rows = _rows(k, (self.rows, spec.kv_heads, spec.k_dim), "[Step.write] k")
+        v_rows = _rows(v, (self.rows, spec.kv_heads, spec.v_dim), "[Step.write] v")
+        step.write(layer, k_rows, v_rows)
+
+    def attend(self, layer: int, q: npt.ArrayLike, scale: float | None = None) -> Floats:
+        """Attention of every row over its own sequence, this step's earlier rows included.
+
+        ``q [rows, heads, k_dim]``, ``heads`` a multiple of the layer's ``kv_heads``; returns
+        float32 ``[rows, heads, v_dim]``. ``scale`` multiplies the scores, by default
+        ``1 / sqrt(k_dim)``. ``write`` of the layer must come first.
+        """
+        step = self._open("attend")
+        spec = self._layer(layer, "attend")
+        heads = _heads(q, spec.kv_heads)
+        q_rows = _rows(q, (self.rows, heads, spec.k_dim), "[Step.attend] q")
+        factor = 1.0 / math.sqrt(spec.k_dim) if scale is None else float(scale)
+        return step.attend(layer, q_rows, heads, factor).reshape(self.rows, heads, spec.v_dim)
+
+    def rollback(self) -> None:
+        """Takes everything back; the ``with`` block then ends without publishing."""
+        self._open("rollback").rollback()
+        self._rolled_back = True
+
+    def _open(self, method: str) -> _core.Step:
+        if self._step is None:
+            raise _core.InvalidArgument(
+                f"[Step.{method}] the step is not open; use it in 'with cache.step(plan) as step:'"
+            )
+        return self._step
+
+    def _layer(self, layer: int, method: str) -> Layer:
+        if isinstance(layer, bool) or not hasattr(layer, "__index__"):
+            raise TypeError(f"[Step.{method}] layer must be an int, not {type(layer).__name__}")
+        index = layer.__index__()
+        if not 0 <= index < len(self._layers):
+            raise _core.InvalidArgument(
+                f"[Step.{method}] layer is {index}, must be 0 to {len(self._layers) - 1}"
+            )
+        return self._layers[index]
+
+    def __repr__(self) -> str:
+        return f"<pykv.Step of {self.rows} rows{'' if self._step else ', not entered'}>"
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError(
+            "[Step] a step is an open change of a cache and cannot be pickled or copied"
+        )
+
+
+def _heads(q: npt.ArrayLike, kv_heads: int) -> int:
+    shape = np.shape(q)
+    if len(shape) == 3 and shape[1] > 0 and shape[1] % kv_heads == 0:
+        return int(shape[1])
+    raise _core.InvalidArgument(
+        f"[Step.attend] q has shape {list(shape)}, must be [rows, heads, k_dim] with heads a "
+        f"multiple of kv_heads = {kv_heads}"
+    )
+
+
+def _rows(values: npt.ArrayLike, shape: tuple[int, int, int], what: str) -> Floats:
+    """``values`` as contiguous float32 ``[rows, width]``."""
+    array: npt.NDArray[Any] = np.asarray(values)
+    # bfloat16 of ml_dtypes has kind 'V' and a name; NumPy's own floats have kind 'f'.
+    if array.dtype.kind != "f" and array.dtype.name != "bfloat16":
+        raise TypeError(
+            f"{what} is an array of {array.dtype}, must be float32, float16, float64 or bfloat16"
+        )
+    if array.shape != shape:
+        raise _core.InvalidArgument(f"{what} has shape {list(array.shape)}, must be {list(shape)}")
+    return np.ascontiguousarray(array, dtype=np.float32).reshape(shape[0], shape[1] * shape[2])

@@ -1,0 +1,149 @@
+"""Arguments out of range or of another type are refused and change nothing (C34)."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import pykv
+
+
+def make(cells: int = 256, layers: int = 1, **options: object) -> pykv.Cache:
+    config = pykv.CacheConfig([pykv.Layer(1, 32, 32)] * layers, cells, **options)  # type: ignore[arg-type]
+    return pykv.Cache(config, threads=1)
+
+
+def append(cache: pykv.Cache, seq: int, tokens: list[int]) -> None:
+    plan = cache.plan([(seq, tokens)])
+    assert plan is not None
+    with cache.step(plan) as step:
+        step.write(0, np.ones((step.rows, 1, 32)), np.ones((step.rows, 1, 32)))
+
+
+BAD_INTS = [-1, -(2**31), 2**31, 2**32 + 1, 2**63 - 1, 2**63, 2**64, 10**30, -(10**30)]
+NOT_INTS = [True, False, 1.0, None, "1", [1]]
+
+
+@pytest.mark.parametrize("value", BAD_INTS + NOT_INTS)
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda c, s, x: c.create(x),
+        lambda c, s, x: c.open([1, 2], x),
+        lambda c, s, x: c.open([1, 2], 0, x),
+        lambda c, s, x: c.open([1, x]),
+        lambda c, s, x: c.match([x, 1]),
+        lambda c, s, x: c.match([1], x),
+        lambda c, s, x: c.fork(x),
+        lambda c, s, x: c.remove(x, (0, 5)),
+        lambda c, s, x: c.remove(x, None),
+        lambda c, s, x: c.remove(s, (x, 5)),
+        lambda c, s, x: c.remove(s, (0, x)),
+        lambda c, s, x: c.clear(x),
+        lambda c, s, x: c.erase(x),
+        lambda c, s, x: c.bounds(x),
+        lambda c, s, x: c.exact_upto(x),
+        lambda c, s, x: c.runs(x),
+        lambda c, s, x: c.shared_cells(x),
+        lambda c, s, x: c.read_rows(s, x, (0, 5)),
+        lambda c, s, x: c.read_rows(s, 0, (0, x)),
+        lambda c, s, x: c.plan([(x, 1)]),
+        lambda c, s, x: c.plan([(s, [1, x])]),
+        lambda c, s, x: c.plan([(s, x)]),
+        lambda c, s, x: c.evict(x),
+        lambda c, s, x: c.reclaim(x),
+        lambda c, s, x: make(cells=x),
+        lambda c, s, x: make(pool_bytes=x),
+        lambda c, s, x: pykv.Cache(pykv.CacheConfig([pykv.Layer(x, 32, 32)], 64)),
+    ],
+)  # fmt: skip
+def test_bad_integers_are_refused_and_change_nothing(call: object, value: object) -> None:
+    cache = make()
+    seq = cache.create()
+    append(cache, seq, [1, 2, 3, 4, 5])
+    before = cache.stats()
+    allowed = value is None or value == [1] or (isinstance(value, int) and value > 0)
+    try:
+        call(cache, seq, value)  # type: ignore[operator]
+    except (pykv.InvalidArgument, pykv.Unsupported, pykv.OutOfMemory, TypeError) as error:
+        assert "incompatible function arguments" not in str(error)
+        assert isinstance(error, TypeError) == (
+            isinstance(value, bool) or not isinstance(value, int)
+        ) or isinstance(error, pykv.Unsupported)
+        assert cache.stats() == before
+    else:
+        # None means "no limit", [1] is a list of ids, and large numbers may be a valid
+        # namespace, count or budget.
+        assert allowed and not isinstance(value, bool)
+    assert cache.bounds(seq) == (0, 5)
+    cache.check_integrity()
+
+
+SPANS = [(3, 2), (5, 6), (-1, 5), (0, 2**31), (0, 2**63 - 1), (2**40, 2**41)]
+
+
+@pytest.mark.parametrize("span", SPANS)
+def test_spans_out_of_range(span: tuple[int, int]) -> None:
+    cache = make()
+    seq = cache.create()
+    append(cache, seq, [1, 2, 3, 4, 5])
+    with pytest.raises(pykv.InvalidArgument):
+        cache.remove(seq, span)
+    with pytest.raises(pykv.InvalidArgument):
+        cache.read_rows(seq, 0, span)
+    assert cache.bounds(seq) == (0, 5)
+
+
+def test_only_the_tail_can_be_removed_and_the_message_says_so() -> None:
+    cache = make()
+    seq = cache.create()
+    append(cache, seq, [1, 2, 3, 4, 5])
+    with pytest.raises(pykv.Unsupported, match=r"\[1, 3\) is not the tail; .* \[x, 5\)"):
+        cache.remove(seq, (1, 3))
+    cache.remove(seq, (2, 2))
+    for no_span in (5, (1,), (1, 2, 3), "ab", True):
+        with pytest.raises(TypeError):
+            cache.remove(seq, no_span)  # type: ignore[arg-type]
+    cache.remove(seq, (3, 5))
+    assert cache.bounds(seq) == (0, 3) and cache.exact_upto(seq) == 3
+    cache.remove(seq, None)
+    assert cache.bounds(seq) == (0, 0)
+
+
+def test_token_ids_from_arrays() -> None:
+    cache = make()
+    seq = cache.create()
+    append(cache, seq, [1, 2, 3])
+    for dtype in (np.int32, np.int64, np.uint8, np.uint64, np.int16):
+        assert cache.match(np.array([1, 2, 3, 4], dtype=dtype)) == 3
+    assert cache.match(np.array([9, 1, 9, 2, 9, 3])[1::2]) == 3
+    assert cache.match(()) == 0
+    not_ids = (np.array([1.0]), np.array([True]), np.array(["1"]), "abc", b"abc", 5, None, {1, 2})
+    for wrong in not_ids:
+        with pytest.raises(TypeError, match="tokens"):
+            cache.match(wrong)  # type: ignore[arg-type]
+    for wrong in (np.array([[1]]), np.array([2**64 - 1], dtype=np.uint64), np.array([-1])):
+        with pytest.raises(pykv.InvalidArgument, match="tokens"):
+            cache.match(wrong)
+    for request in ([(seq,)], [(seq, 1, 2)], [seq], [[seq, None]]):
+        with pytest.raises(TypeError, match="request 0"):
+            cache.plan(request)  # type: ignore[arg-type]
+
+
+def test_configurations_that_cannot_be() -> None:
+    for wrong in ({"type_k": "q4_0"}, {"type_v": "int8"}, {"edge_hash": ""}, {"pool_bytes": 1}):
+        with pytest.raises(pykv.InvalidArgument):
+            make(**wrong)  # type: ignore[arg-type]
+    for marks in ((0.2, 0.1), (-0.1, 0.5), (0.1, 1.5), (float("nan"), 0.5)):
+        with pytest.raises(pykv.InvalidArgument):
+            make(watermarks=marks)
+    with pytest.raises(pykv.InvalidArgument):
+        pykv.Cache(pykv.CacheConfig([], 64))
+    with pytest.raises(pykv.Unsupported, match="k_dim"):
+        pykv.Cache(pykv.CacheConfig([pykv.Layer(1, 512, 64)], 64))
+    with pytest.raises(pykv.InvalidArgument, match="q8_0"):
+        pykv.Cache(pykv.CacheConfig([pykv.Layer(1, 40, 64)], 64, type_k="q8_0"))
+    with pytest.raises(pykv.InvalidArgument, match="134217728"):
+        make(cells=2**27 + 1)
+    with pytest.raises(pykv.OutOfMemory, match="fewer cells"):
+        pykv.Cache(pykv.CacheConfig([pykv.Layer(1024, 256, 256)] * 4096, 2**20))
