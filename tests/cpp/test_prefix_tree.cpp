@@ -248,6 +248,8 @@ TEST(hits_are_counted_by_attach_and_given_to_the_policy) {
   CHECK(recorder.known.size() == 1);
   const EvictionPolicy::Candidate facts = recorder.known.begin()->second;
   CHECK(facts.hits == 4 && facts.cells == 10 && facts.depth == 10 && facts.last_used == 5.0);
+  tree.attach(ns, range(0, 10), 4, 6.0);  // splits: the rest stays a candidate
+  CHECK(recorder.known.size() == 1 && recorder.known.begin()->second.cells == 6);
 }
 
 TEST(wrong_calls_throw_and_change_nothing) {
@@ -441,6 +443,7 @@ struct Twins : World {
 
   void grow() {
     Session& session = any();
+    if (random() % 8 == 0) session.space = NamespaceId{1 - session.space.value};  // e.g. a private rest
     const Tokens tokens = random_tokens(random() % 3 == 0 ? 12 : 2);
     tree.grow(session.holder, session.space, tokens);
     Model::Node* to = model.grow(session.place, session.space, tokens);
