@@ -173,12 +173,17 @@ class Cache:
         """
         return self.core.plan(list(requests))
 
-    def step(self, plan: Plan) -> Step:
+    def step(self, plan: Plan | None) -> Step:
         """The step of ``plan``, for a ``with`` statement.
 
         Entering takes the cells (``StalePlan``, ``OutOfMemory``, ``Busy``). Leaving publishes;
         leaving by an exception rolls everything back.
         """
+        if plan is None:
+            raise _core.OutOfCells(
+                "[Cache.step] the plan is None: its tokens do not fit; evict() idle cells, erase() "
+                "sequences or make a larger cache"
+            )
         return Step(self.core, self._layers, plan)
 
     # --- space -------------------------------------------------------------------

@@ -5,6 +5,7 @@
 #include <pybind11/stl.h>
 
 #include <memory>
+#include <tuple>
 #include <utility>
 
 #include "arguments.h"
@@ -64,21 +65,20 @@ std::unique_ptr<Cache> make_cache(const LayerTable& layers, Backend& backend, co
   return std::make_unique<Cache>(std::move(config), backend);
 }
 
-py::tuple open(Cache& cache, const py::object& given, const PyInt& ns, const std::optional<PyInt>& limit) {
+std::tuple<std::uint64_t, std::uint32_t, std::uint32_t> open(Cache& cache, const py::object& given,
+                                                             const PyInt& ns,
+                                                             const std::optional<PyInt>& limit) {
   const std::vector<Token> tokens = to_tokens(given, "[Cache.open] tokens");
   const NamespaceId space = name_space(ns, "open");
   std::optional<std::uint32_t> max_reuse;
   if (limit) max_reuse = to_int<std::uint32_t>(*limit, "[Cache.open] max_reuse");
-  Cache::Opened opened;
-  {
-    const Unlocked unlocked;
-    opened = cache.open(space, tokens, max_reuse);
-  }
-  return py::make_tuple(opened.seq.value, opened.reused, opened.pending);
+  const Unlocked unlocked;
+  const Cache::Opened opened = cache.open(space, tokens, max_reuse);
+  return {opened.seq.value, opened.reused, opened.pending};
 }
 
-py::tuple read_rows(const Cache& cache, const PyInt& seq, const PyInt& layer, const PyInt& begin,
-                    const PyInt& end) {
+std::pair<FloatRows, FloatRows> read_rows(const Cache& cache, const PyInt& seq, const PyInt& layer,
+                                          const PyInt& begin, const PyInt& end) {
   const SeqId id = seq_id(seq, "read_rows");
   const auto index = to_int<std::uint32_t>(layer, "[Cache.read_rows] layer");
   const Span span{position(begin, "read_rows", "begin"), position(end, "read_rows", "end")};
@@ -98,7 +98,7 @@ py::tuple read_rows(const Cache& cache, const PyInt& seq, const PyInt& layer, co
   const auto as_array = [&](const std::vector<float>& values, std::uint32_t dim) {
     return FloatRows({rows, py::ssize_t{layers[index].kv_heads}, py::ssize_t{dim}}, values.data());
   };
-  return py::make_tuple(as_array(k, layers[index].k_dim), as_array(v, layers[index].v_dim));
+  return {as_array(k, layers[index].k_dim), as_array(v, layers[index].v_dim)};
 }
 
 void bind_sequences(py::class_<Cache>& cache) {

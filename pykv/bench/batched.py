@@ -235,5 +235,5 @@ class BatchedBench:
             self._model.forward(step, tokens, list(rows))
             step.finish()
         finally:
-            step.close()
+            step.rollback()  # no effect after finish()
         self._computed += len(tokens)
