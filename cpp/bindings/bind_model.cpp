@@ -1,14 +1,17 @@
-// gguf.h and sampling.h. Arrays are returned as NumPy arrays or lists of str; text that
+// gguf.h, model.h and sampling.h. Arrays are returned as NumPy arrays or lists of str; text that
 // is not UTF-8 is an error that names its place, never a broken str.
 #include <pybind11/numpy.h>
 #include <pybind11/stl.h>
 #include <pybind11/stl/filesystem.h>
 
 #include <filesystem>
+#include <memory>
 
+#include "arguments.h"
 #include "bindings.h"
 #include "pykv/errors.h"
 #include "pykv/gguf.h"
+#include "pykv/model.h"
 #include "pykv/sampling.h"
 
 namespace py = pybind11;
@@ -92,13 +95,72 @@ void bind_gguf(py::module_& m) {
       .def("drop_pages", &GgufFile::drop_pages, "Lets the system reuse the mapped memory.");
 }
 
+py::dict config_dict(const Model& model) {
+  const ModelConfig& config = model.config();
+  py::dict out;
+  out["architecture"] = to_str(config.architecture, "general.architecture");
+  out["name"] = to_str(config.name, "general.name");
+  out["layers"] = config.layers;
+  out["width"] = config.width;
+  out["feed_forward"] = config.feed_forward;
+  out["heads"] = config.heads;
+  out["kv_heads"] = config.kv_heads;
+  out["head_dim"] = config.head_dim;
+  out["vocab"] = config.vocab;
+  out["context"] = config.context;
+  out["norm_epsilon"] = config.norm_epsilon;
+  out["rope_dims"] = config.rope.dims;
+  out["rope_base"] = config.rope.base;
+  return out;
+}
+
+py::array_t<float> forward(Model& model, Step& step, const py::object& given, const py::object& rows) {
+  const std::vector<Token> tokens = to_tokens(given, "[Model.forward] tokens");
+  const std::vector<Token> ids = to_tokens(rows, "[Model.forward] logit_rows");
+  const std::vector<std::uint32_t> logit_rows(ids.begin(), ids.end());
+  if (logit_rows.size() > step.rows())
+    throw InvalidArgument("[Model.forward] logits of " + std::to_string(logit_rows.size()) +
+                          " rows are asked for, the step has " + std::to_string(step.rows()));
+  py::array_t<float> logits({static_cast<py::ssize_t>(logit_rows.size()), py::ssize_t{model.config().vocab}});
+  const std::span<float> out(logits.mutable_data(), static_cast<std::size_t>(logits.size()));
+  {
+    const py::gil_scoped_release unlocked;
+    model.forward(step, tokens, logit_rows, out);
+  }
+  return logits;
+}
+
+void bind_decoder(py::module_& m) {
+  py::class_<Model>(
+      m, "Model",
+      "A decoder that runs on the cache. Raises UnsupportedModel (naming the architecture, feature or "
+      "tensor type), CorruptModel, OutOfMemory.")
+      .def(py::init([](const GgufFile& gguf, Backend& backend) {
+             const py::gil_scoped_release unlocked;
+             return std::make_unique<Model>(gguf, backend);
+           }),
+           py::arg("gguf"), py::arg("backend"), py::keep_alive<1, 3>())
+      .def_property_readonly("config", &config_dict, "Numbers of the model, by the names of ModelConfig.")
+      .def_property_readonly("weight_bytes", &Model::weight_bytes, "Resident bytes of all weights.")
+      .def_property_readonly("parameters", &Model::parameters)
+      .def_property_readonly(
+          "layer_table", [](const Model& model) { return py::cast(layer_table(model.config())); },
+          "list[LayerSpec] for a Cache.")
+      .def(
+          "forward", &forward, py::arg("step"), py::arg("tokens"), py::arg("logit_rows"),
+          "Runs all layers for the rows of an open step. tokens: one id per row; logit_rows: ascending row "
+          "numbers. Returns their logits, float32 [len(logit_rows), vocab]. Does not finish the step. Raises "
+          "InvalidArgument, and Busy if another thread is inside.");
+}
+
 void bind_sampling(py::module_& m) {
   py::class_<Sampler>(
       m, "Sampler",
       "Chooses tokens. Order of filters: top_k, top_p, min_p, temperature, draw. temperature 0 is "
       "greedy; top_k 0, top_p 1 and min_p 0 are off. Raises InvalidArgument.")
-      .def(py::init([](float temperature, std::uint32_t top_k, float top_p, float min_p, std::uint64_t seed) {
-             return Sampler({temperature, top_k, top_p, min_p, seed});
+      .def(py::init([](float temperature, const PyInt& top_k, float top_p, float min_p, const PyInt& seed) {
+             return Sampler({temperature, to_int<std::uint32_t>(top_k, "[Sampler] top_k"), top_p, min_p,
+                             to_int<std::uint64_t>(seed, "[Sampler] seed")});
            }),
            py::kw_only(), py::arg("temperature") = SamplingParams{}.temperature,
            py::arg("top_k") = SamplingParams{}.top_k, py::arg("top_p") = SamplingParams{}.top_p,
@@ -108,9 +170,10 @@ void bind_sampling(py::module_& m) {
           py::arg("logits"), "Token id drawn from float32 logits [vocab].");
   m.def(
       "top_logprobs",
-      [](const Logits& logits, std::uint32_t count) {
+      [](const Logits& logits, const PyInt& count) {
+        const auto wanted = to_int<std::uint32_t>(count, "[top_logprobs] count");
         std::vector<std::pair<Token, float>> out;
-        for (const TokenLogprob& item : top_logprobs(logits_span(logits), count))
+        for (const TokenLogprob& item : top_logprobs(logits_span(logits), wanted))
           out.emplace_back(item.token, item.logprob);
         return out;
       },
@@ -122,6 +185,7 @@ void bind_sampling(py::module_& m) {
 
 void bind_model(py::module_& m) {
   bind_gguf(m);
+  bind_decoder(m);
   bind_sampling(m);
 }
 

@@ -45,6 +45,7 @@ class TinyLlama:
     weight_type: str = "F32"  # of the matrices: F32, F16, Q8_0, Q4_1
     embedding_type: str = "F32"
     tied: bool = True
+    extra_tensor: str = ""  # name of a vector that no llama model has
     seed: int = 1
 
 
@@ -130,6 +131,8 @@ def _add_tensors(writer: gguf.GGUFWriter, spec: TinyLlama) -> None:
     add_gain("output_norm.weight")
     if not spec.tied:
         add("output.weight", vocab, spec.width, spec.weight_type, scale=4.0)
+    if spec.extra_tensor:
+        add_gain(spec.extra_tensor)
 
 
 @dataclass(frozen=True)

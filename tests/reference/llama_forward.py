@@ -9,7 +9,7 @@ pykv is used. `dtype` is that of all arithmetic (float32 or float64).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +49,14 @@ def dequantize(
     raise ValueError(f"no formula for {kind.name}")
 
 
+def through_q8_0(x: Array) -> Array:
+    """x [..., n * 32] as a q8_0 cache gives it back: int8 times an f16 scale per 32 elements."""
+    blocks = x.reshape(-1, 32)
+    scale = np.abs(blocks).max(axis=1, keepdims=True) / x.dtype.type(127)
+    quantized = np.rint(blocks / np.where(scale > 0, scale, 1))
+    return (quantized * scale.astype(np.float16).astype(x.dtype)).reshape(x.shape)
+
+
 def softmax(x: Array) -> Array:
     e = np.exp(x - x.max(axis=-1, keepdims=True))
     return e / e.sum(axis=-1, keepdims=True)
@@ -62,7 +70,13 @@ def log_softmax(x: Array) -> npt.NDArray[np.float64]:
 
 
 class LlamaReference:
-    """All weights of one file, dequantized to `dtype`."""
+    """All weights of one file, dequantized to `dtype`.
+
+    `store` is what happens to K and V [tokens, kv_heads, head_dim] on their way through a
+    cache; by default nothing.
+    """
+
+    store: Callable[[Array], Array] | None = None
 
     def __init__(self, path: str | Path, dtype: type[np.floating[Any]] = np.float32) -> None:
         reader = gguf.GGUFReader(path)
@@ -108,6 +122,8 @@ class LlamaReference:
         q = self.rope((x @ w["q"].T).reshape(tokens, self.heads, self.head_dim))
         k = self.rope((x @ w["k"].T).reshape(tokens, self.kv_heads, self.head_dim))
         v = (x @ w["v"].T).reshape(tokens, self.kv_heads, self.head_dim)
+        if self.store is not None:
+            k, v = self.store(k), self.store(v)
         visible = np.tril(np.ones((tokens, tokens), dtype=bool))
         scale = self.dtype(1.0 / np.sqrt(self.head_dim))
         out = np.empty_like(q)

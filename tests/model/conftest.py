@@ -1,0 +1,33 @@
+"""Tiny models, one file per spec, and machines that run them."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.model.machine import Machine
+from tests.reference.gguf_files import TinyLlama, write_tiny_llama
+
+
+@pytest.fixture(scope="session")
+def tiny_path(tmp_path_factory: pytest.TempPathFactory) -> Callable[[TinyLlama], Path]:
+    """Path of the file of a spec, written once."""
+    folder = tmp_path_factory.mktemp("tiny")
+    written: dict[TinyLlama, Path] = {}
+
+    def path(spec: TinyLlama) -> Path:
+        if spec not in written:
+            written[spec] = write_tiny_llama(folder / f"{len(written)}.gguf", spec)
+        return written[spec]
+
+    return path
+
+
+@pytest.fixture(scope="module")
+def tiny(tiny_path: Callable[[TinyLlama], Path]) -> Machine:
+    return Machine(tiny_path(TinyLlama()))
+
+
+@pytest.fixture(scope="session")
+def smollm2(smollm2_path: Path) -> Machine:
+    return Machine(smollm2_path)
