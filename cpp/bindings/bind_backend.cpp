@@ -252,9 +252,8 @@ void bind_operations(py::class_<Backend>& c) {
       .def(
           "rope",
           [](Backend& backend, const Floats& x, const List<Pos>& positions, std::uint32_t heads,
-             std::uint32_t dims, float base, bool interleaved) {
-            return rope(backend, x, positions, {heads, {dims, base, interleaved}});
-          },
+             std::uint32_t dims, float base,
+             bool interleaved) { return rope(backend, x, positions, {heads, {dims, base, interleaved}}); },
           py::arg("x"), py::arg("positions"), py::kw_only(), py::arg("heads"), py::arg("dims"),
           py::arg("base"), py::arg("interleaved") = true)
       .def("silu_mul", &silu_mul, py::arg("gate"), py::arg("up"))

@@ -29,6 +29,8 @@ class ThreadPool {
 
   std::uint32_t threads() const { return static_cast<std::uint32_t>(workers_.size()) + 1; }
 
+  std::uint32_t sleeping() const { return sleepers_.load(); }  // workers asleep, for tests
+
   // body(task, worker) for every task in [0, tasks), worker in [0, threads()), in any
   // order and at the same time. `body` must not throw.
   template <class Body>

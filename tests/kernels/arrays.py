@@ -1,0 +1,36 @@
+"""Small helpers of the kernel tests: random arrays, stored matrices, bit comparison."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from tests.reference import kernels as reference
+
+F32 = npt.NDArray[np.float32]
+Bytes = npt.NDArray[np.uint8]
+
+
+def normal(rng: np.random.Generator, *shape: int) -> F32:
+    return rng.normal(size=shape).astype(np.float32)
+
+
+def stored_matrix(rng: np.random.Generator, kind: str, rows: int, cols: int) -> tuple[Bytes, F32]:
+    """Random bytes of a weight in GGUF's row layout, and the values they stand for."""
+    if kind == "q4_1":
+        blocks = rng.integers(0, 256, (rows * cols // 32, 20), dtype=np.uint8)
+        scales = rng.normal(0, 0.1, (len(blocks), 2)).astype(np.float16)
+        blocks[:, :4] = scales.view(np.uint8)
+        data = blocks.reshape(-1)
+    else:
+        data = reference.encode(kind, normal(rng, rows * cols))
+    return data, reference.decode(kind, data).reshape(rows, cols)
+
+
+def assert_same_bits(actual: Any, expected: Any) -> None:
+    """Equal as bit patterns: -0 is not 0, and a NaN equals itself."""
+    a, b = np.ascontiguousarray(actual), np.ascontiguousarray(expected)
+    assert a.shape == b.shape and a.dtype == b.dtype == np.float32
+    np.testing.assert_array_equal(a.view(np.uint32), b.view(np.uint32))
