@@ -103,7 +103,7 @@ class Engine {
     EngineLimits limits;
     std::uint32_t context = 0;         // longest prompt + answer, 0: the model's
     std::size_t event_capacity = 65536;  // events waiting for drain(); full: steps pause
-    Clock clock;                       // default: steady clock
+    Clock clock;                       // any thread calls it; default: steady clock
   };
   // Model, cache and backend must outlive the engine. The thread starts with start().
   Engine(Config config, Model& model, Cache& cache);
