@@ -1,0 +1,236 @@
+"""Everything that serves one model, opened together: file, weights, pool, engine."""
+
+from __future__ import annotations
+
+import os
+import weakref
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pykv import _core, models
+from pykv.memory import free_bytes
+from pykv.tokenizer import ChatTemplate, Tokenizer
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+# Default pool: this share of what is free after the weights, and at most so many contexts.
+POOL_SHARE = 0.60
+POOL_CONTEXTS = 64
+MAX_CELLS = 1 << 31  # positions and cells are 32-bit numbers
+MAX_POOL_BYTES = 1 << 48
+MAX_THREADS = 1024
+CACHE_TYPES = ("f32", "f16", "q8_0")
+
+
+@dataclass(frozen=True, slots=True)
+class RuntimeOptions:
+    """How to open a model. Names are those of the command line's flags.
+
+    Attributes:
+        model: name of a known model or path of a GGUF file.
+        ctx_size: cells of the pool, one token each, shared by all requests. 0: 60 % of the
+            memory that is free after the weights, at most 64 times the model's context.
+            Fewer than the model's context is allowed and then bounds every request.
+        parallel: sequences decoded per step.
+        batch_size: tokens per step.
+        cache_type_k: storage of keys: f32, f16 or q8_0.
+        cache_type_v: storage of values.
+        threads: of computation, 0: one per usable core.
+        pool_bytes: hard budget of the pool's memory, 0: as many as the cells need.
+    """
+
+    model: str
+    ctx_size: int = 0
+    parallel: int = 16
+    batch_size: int = 256
+    cache_type_k: str = "f16"
+    cache_type_v: str = "f16"
+    threads: int = 0
+    pool_bytes: int = 0
+
+    def validate(self) -> None:
+        """Raises InvalidArgument naming the flag, the value and the limit."""
+        _check("--ctx-size", self.ctx_size, 0, MAX_CELLS)
+        _check("--parallel", self.parallel, 1, 4096)
+        _check("--batch-size", self.batch_size, 1, 8192)
+        _check("--threads", self.threads, 0, MAX_THREADS)
+        _check("--pool-bytes", self.pool_bytes, 0, MAX_POOL_BYTES)
+        if self.batch_size < self.parallel:
+            raise _refusal(
+                f"--batch-size {self.batch_size} is less than --parallel {self.parallel}; a step "
+                "has one token for each sequence: raise --batch-size or lower --parallel"
+            )
+        for flag, name in (
+            ("--cache-type-k", self.cache_type_k),
+            ("--cache-type-v", self.cache_type_v),
+        ):
+            if name not in CACHE_TYPES:
+                raise _refusal(f"{flag} {name!r} is not one of {', '.join(CACHE_TYPES)}")
+
+
+@dataclass(frozen=True, slots=True)
+class PoolFacts:
+    """The pool as it was opened."""
+
+    cells: int  # one token each
+    bytes_per_cell: int
+    bytes_reserved: int  # address space; memory is used as cells are
+    longest_request: int  # tokens of prompt and answer that fit
+
+
+class Runtime:
+    """Model, pool and engine of one process.
+
+    The objects of ``pykv._core`` are the attributes `gguf`, `backend`, `model`, `cache` and
+    `engine`; besides there are `model_path`, `model_id`, `tokenizer`, `template` and
+    `options`. The engine is not started. A context manager that closes it.
+    """
+
+    def __init__(self, options: RuntimeOptions, path: Path) -> None:
+        self.options = options
+        self.model_path = path
+        self.gguf = _core.GgufFile(path)
+        self.tokenizer = Tokenizer.from_gguf(self.gguf)
+        self.template = ChatTemplate.from_gguf(self.gguf)
+        self.backend = _core.Backend(threads=options.threads)
+        self.model = _core.Model(self.gguf, self.backend)
+        given_as_path = Path(options.model).expanduser() == path
+        self.model_id = path.stem if given_as_path else options.model
+        self.cache = self._make_cache()
+        self.engine = _core.Engine(
+            self.model, self.cache, parallel=options.parallel, batch_size=options.batch_size
+        )
+        _live.add(self)
+
+    @classmethod
+    def open(cls, options: RuntimeOptions) -> Runtime:
+        """Loads a model.
+
+        Raises:
+            pykv.InvalidArgument: an option is out of range, or the pool is too small.
+            pykv.CorruptModel, pykv.UnsupportedModel: the file.
+            pykv.OutOfMemory: weights or pool do not fit.
+            pykv.Error: the file is missing or cannot be read.
+        """
+        options.validate()
+        return cls(options, models.resolve(options.model))
+
+    def close(self) -> None:
+        """Stops the engine; open requests finish as "cancelled". Idempotent."""
+        self.engine.stop()
+
+    def __enter__(self) -> Runtime:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def pool_facts(self) -> PoolFacts:
+        """Size of the pool and of the longest request."""
+        stats = self.cache.stats()
+        cells: int = stats["cells_capacity"]
+        usable = cells
+        if self.options.pool_bytes:
+            usable = min(cells, stats["bytes_budget"] * cells // stats["bytes_reserved"])
+        return PoolFacts(
+            cells=cells,
+            bytes_per_cell=stats["bytes_per_cell"],
+            bytes_reserved=stats["bytes_reserved"],
+            longest_request=min(usable, self.model.config["context"]),
+        )
+
+    def describe(self) -> str:
+        """Start-up facts in one line: cells, bytes, tokens."""
+        facts = self.pool_facts()
+        return (
+            f"KV pool: {facts.cells:,} cells of {facts.bytes_per_cell:,} bytes "
+            f"(K {self.options.cache_type_k}, V {self.options.cache_type_v}), "
+            f"{facts.bytes_reserved / 2**20:,.0f} MiB at most, used as needed; "
+            f"room for {facts.cells:,} tokens of all requests together, "
+            f"{facts.longest_request:,} of one"
+        )
+
+    def _make_cache(self) -> _core.Cache:
+        options = self.options
+        return _core.Cache(
+            layers=self.model.layer_table,
+            backend=self.backend,
+            cells=self._cells(self._bytes_per_cell()),
+            type_k=options.cache_type_k,
+            type_v=options.cache_type_v,
+            pool_bytes=options.pool_bytes,
+        )
+
+    def _cells(self, per_cell: int) -> int:
+        """Cells of the pool. Called when the weights are loaded, so what is free now is
+        free after them."""
+        free, pool_bytes = free_bytes(), self.options.pool_bytes
+        if pool_bytes > free:
+            raise _refusal(f"--pool-bytes {pool_bytes} is more than the {free} bytes that are free")
+        cells = self.options.ctx_size
+        if cells == 0:
+            return self._default_cells(per_cell, pool_bytes or int(free * POOL_SHARE))
+        if not pool_bytes and cells * per_cell > free:
+            raise _refusal(
+                f"--ctx-size {cells} needs {cells * per_cell} bytes of memory and {free} are free; "
+                f"use at most --ctx-size {max(free // per_cell, 1)}, or a smaller --cache-type-k "
+                "and --cache-type-v"
+            )
+        return cells
+
+    def _default_cells(self, per_cell: int, budget: int) -> int:
+        context: int = self.model.config["context"]
+        cells = budget // per_cell
+        if cells < context:
+            what = (
+                f"--pool-bytes {budget}"
+                if self.options.pool_bytes
+                else f"{POOL_SHARE:.0%} of the free memory ({budget} bytes)"
+            )
+            raise _refusal(
+                f"{what} holds {cells} cells of {per_cell} bytes, not one context of {context} "
+                "tokens; free memory, raise --pool-bytes, use --cache-type-k q8_0 and "
+                f"--cache-type-v q8_0, or set --ctx-size {max(cells, 1)} for shorter requests"
+            )
+        return min(cells, POOL_CONTEXTS * context)
+
+    def _bytes_per_cell(self) -> int:
+        probe = _core.Cache(
+            layers=self.model.layer_table,
+            backend=self.backend,
+            cells=1,
+            type_k=self.options.cache_type_k,
+            type_v=self.options.cache_type_v,
+        )
+        per_cell: int = probe.stats()["bytes_per_cell"]
+        return per_cell
+
+
+def _refusal(message: str) -> _core.InvalidArgument:
+    return _core.InvalidArgument(f"[Runtime.open] {message}")
+
+
+def _check(flag: str, value: int, low: int, high: int) -> None:
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise TypeError(f"[Runtime.open] {flag} is {value!r}; it must be an integer")
+    if not low <= value <= high:
+        raise _refusal(f"{flag} is {value}; it must be {low} to {high}")
+
+
+_live: weakref.WeakSet[Runtime] = weakref.WeakSet()
+
+
+def _abandon_in_child() -> None:
+    # The engine keeps model, cache and backend; a fork has none of their threads to join.
+    for runtime in list(_live):
+        _core.abandon(runtime.engine)
+
+
+os.register_at_fork(after_in_child=_abandon_in_child)
