@@ -53,7 +53,9 @@ def compute(model: Any, backend: Any, tokens: Sequence[int], kv_type: str) -> Fl
         type_k=kv_type,
         type_v=kv_type,
     )
-    step = cache.commit(cache.plan([(cache.create(), list(tokens))]))
+    plan = cache.plan([(cache.create(), list(tokens))])
+    assert plan is not None  # the cache was made for exactly these tokens
+    step = cache.commit(plan)
     logits: Floats = model.forward(step, tokens, range(len(tokens)))
     step.finish()
     return logits

@@ -59,17 +59,16 @@ inline int run_all(int argc, char** argv) {
   static void test_##name();                                        \
   static const check::Register register_##name(#name, test_##name); \
   static void test_##name()
-#define CHECK(condition) \
-  ((condition) ? void() : check::fail(__FILE__, __LINE__, "CHECK(" #condition ")"))
-#define CHECK_THROWS(type, expression)                                                   \
-  do {                                                                                   \
-    bool caught = false;                                                                 \
-    try {                                                                                \
-      (void)(expression);                                                                \
-    } catch (const type&) {                                                              \
-      caught = true;                                                                     \
-    }                                                                                    \
-    if (!caught) check::fail(__FILE__, __LINE__, "no " #type " from " #expression);      \
+#define CHECK(condition) ((condition) ? void() : check::fail(__FILE__, __LINE__, "CHECK(" #condition ")"))
+#define CHECK_THROWS(type, expression)                                              \
+  do {                                                                              \
+    bool caught = false;                                                            \
+    try {                                                                           \
+      (void)(expression);                                                           \
+    } catch (const type&) {                                                         \
+      caught = true;                                                                \
+    }                                                                               \
+    if (!caught) check::fail(__FILE__, __LINE__, "no " #type " from " #expression); \
   } while (false)
 
 int main(int argc, char** argv) { return check::run_all(argc, argv); }

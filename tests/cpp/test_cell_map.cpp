@@ -248,8 +248,7 @@ void change(CellMap& map, Model& model, std::mt19937& random) {
   };
   switch (random() % 4) {
     case 0:
-      return attempt(
-          is_held, [&] { map.add_holder(span); }, [](auto& cell) { ++cell.holders; });
+      return attempt(is_held, [&] { map.add_holder(span); }, [](auto& cell) { ++cell.holders; });
     case 1:
       return attempt([](const auto& cell) { return cell.holders > 0; }, [&] { map.drop_holder(span); },
                      [](auto& cell) { --cell.holders; });

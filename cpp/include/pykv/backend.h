@@ -39,10 +39,10 @@ struct Rows {
 // A stretch of one sequence as attention reads it. Positions ascend over a
 // sequence's segments and cover [0, its last position] without gaps in this build.
 struct Segment {
-  Pos first = 0;             // logical position of the first token
+  Pos first = 0;  // logical position of the first token
   CellIndex cell = 0;
   std::uint32_t length = 0;
-  Pos rotation = 0;          // 0 in this build
+  Pos rotation = 0;  // 0 in this build
 };
 
 // Queries of one sequence: row i of the group has position first_position + i and sees
@@ -64,9 +64,9 @@ struct AttentionParams {
 };
 
 struct RopeParams {
-  std::uint32_t dims = 0;          // rotated elements of each head, even
+  std::uint32_t dims = 0;  // rotated elements of each head, even
   float base = 10000.0F;
-  bool interleaved = true;         // pairs (2i, 2i+1); false: (i, i + dims/2)
+  bool interleaved = true;  // pairs (2i, 2i+1); false: (i, i + dims/2)
 };
 
 struct BackendConfig {
@@ -81,11 +81,11 @@ class Backend {
   Backend(const Backend&) = delete;
   Backend& operator=(const Backend&) = delete;
 
-  static const char* name();                        // "cpu" or "cuda"
+  static const char* name();                         // "cpu" or "cuda"
   static std::vector<std::string> available_isas();  // best last
-  const std::string& isa() const;                   // tier in use
+  const std::string& isa() const;                    // tier in use
   std::uint32_t threads() const;
-  void set_threads(std::uint32_t threads);          // results do not change
+  void set_threads(std::uint32_t threads);  // results do not change
 
   // --- float32 row buffers ---------------------------------------------------
   BufferId create_buffer(std::uint32_t rows, std::uint32_t width);  // zeroed; OutOfMemory
@@ -123,8 +123,8 @@ class Backend {
   void linear(WeightId weight, Rows in, Rows out);                      // out = in · weightᵀ
   void rms_norm(Rows in, WeightId gain, float epsilon, Rows out);       // gain: rows 1
   void rope(Rows x, std::uint32_t heads, const RopeParams& params, std::span<const Pos> positions);
-  void silu_mul(Rows gate, Rows up);                                    // gate = silu(gate) * up
-  void add(Rows accumulator, Rows x);                                   // accumulator += x
+  void silu_mul(Rows gate, Rows up);   // gate = silu(gate) * up
+  void add(Rows accumulator, Rows x);  // accumulator += x
   // out row i = in row rows[i]
   void gather(Rows in, std::span<const std::uint32_t> rows, Rows out);
 

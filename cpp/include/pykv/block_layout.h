@@ -30,10 +30,10 @@ inline constexpr std::uint32_t kGroupCells = 16;
 
 struct TileLayout {
   DType type = DType::f16;
-  std::uint32_t dim = 0;           // elements per cell and head
-  std::size_t bytes = 0;           // whole tile, multiple of 64
-  std::size_t group_bytes = 0;     // K: one group of 16 cells; V: 0
-  std::size_t values_offset = 0;   // K: inside a group; V: inside the tile
+  std::uint32_t dim = 0;          // elements per cell and head
+  std::size_t bytes = 0;          // whole tile, multiple of 64
+  std::size_t group_bytes = 0;    // K: one group of 16 cells; V: 0
+  std::size_t values_offset = 0;  // K: inside a group; V: inside the tile
 };
 
 TileLayout k_tile_layout(DType type, std::uint32_t k_dim);

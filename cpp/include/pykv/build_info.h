@@ -9,7 +9,7 @@ struct BuildInfo {
   std::string version;   // of the distribution, e.g. "0.1.0"
   std::string compiler;  // e.g. "GNU 12.2.0"
   std::string build_type;
-  std::string backend;   // "cpu" or "cuda"
+  std::string backend;  // "cpu" or "cuda"
 };
 BuildInfo build_info();
 

@@ -48,13 +48,13 @@ struct CacheConfig {
                                  // where it affords fewer cells, those are the capacity
   Watermarks watermarks;
   EdgeHash edge_hash = default_edge_hash;
-  Clock clock;                   // default: steady clock
+  Clock clock;  // default: steady clock
 };
 
 struct StepRequest {
   SeqId seq;
-  std::uint32_t count = 0;         // tokens to append, >= 1
-  std::span<const Token> tokens;   // empty, or `count` ids
+  std::uint32_t count = 0;        // tokens to append, >= 1
+  std::span<const Token> tokens;  // empty, or `count` ids
 };
 
 // Result of plan(): valid until the cache changes in any way.
@@ -80,9 +80,9 @@ class Step {
   ~Step();  // rolls back if neither finished nor rolled back
 
   std::uint32_t rows() const;
-  std::span<const Pos> positions() const;      // of each row
-  const AttentionBatch& attention() const;     // groups in plan order
-  Backend& backend() const;                    // the cache's; throws if the cache is gone
+  std::span<const Pos> positions() const;   // of each row
+  const AttentionBatch& attention() const;  // groups in plan order
+  Backend& backend() const;                 // the cache's; throws if the cache is gone
   const LayerSpec& layer(std::uint32_t layer) const;
 
   // k [rows, kv_heads * k_dim], v [rows, kv_heads * v_dim], all rows of the step.
@@ -104,15 +104,15 @@ class Step {
 };
 
 struct CacheStats {
-  std::uint64_t cells_capacity = 0, cells_computing = 0, cells_active = 0, cells_pinned = 0,
-                cells_resume = 0, cells_idle = 0, cells_free = 0;  // states sum to capacity
+  std::uint64_t cells_capacity = 0, cells_computing = 0, cells_active = 0, cells_pinned = 0, cells_resume = 0,
+                cells_idle = 0, cells_free = 0;  // states sum to capacity
   std::uint64_t bytes_reserved = 0, bytes_committed = 0, bytes_per_cell = 0, bytes_budget = 0;
   std::uint64_t sequences = 0, tree_nodes = 0, tree_tokens = 0;
   std::uint64_t evicted_cells_watermark = 0, evicted_cells_demand = 0, evicted_cells_request = 0;
   std::uint64_t match_query_tokens = 0, match_hit_tokens = 0;  // over open()
-  std::uint64_t alloc_failures = 0;  // plan() answers "does not fit"
+  std::uint64_t alloc_failures = 0;                            // plan() answers "does not fit"
   std::uint64_t reclaim_ticks = 0, reclaim_runs = 0;
-  std::uint64_t generation = 0;      // changes with every change of the cache
+  std::uint64_t generation = 0;  // changes with every change of the cache
 };
 
 enum class EvictReason : std::uint8_t { watermark, demand, request };
@@ -141,11 +141,11 @@ class Cache {
               std::optional<std::uint32_t> max_reuse = std::nullopt);
   std::uint32_t match(NamespaceId ns, std::span<const Token> tokens) const;  // length only
 
-  SeqId fork(SeqId seq);                 // O(1)
-  void remove(SeqId seq, Span span);     // the tail: span.end must be bounds().end
-  void clear(SeqId seq);                 // all tokens; the sequence stays
-  void erase(SeqId seq);                 // ends it; exact tokens stay in the tree as idle
-  void erase_all();                      // every sequence
+  SeqId fork(SeqId seq);              // O(1)
+  void remove(SeqId seq, Span span);  // the tail: span.end must be bounds().end
+  void clear(SeqId seq);              // all tokens; the sequence stays
+  void erase(SeqId seq);              // ends it; exact tokens stay in the tree as idle
+  void erase_all();                   // every sequence
   Span bounds(SeqId seq) const;
   Pos exact_upto(SeqId seq) const;
   std::vector<Run> runs(SeqId seq) const;

@@ -14,11 +14,11 @@ enum class DType : std::uint8_t { f32, f16, bf16, q8_0, q4_0, q4_1, q5_0, q5_1, 
 
 struct DTypeTraits {
   DType type;
-  const char* name;             // as on the command line, in JSON and in metrics
+  const char* name;              // as on the command line, in JSON and in metrics
   std::uint32_t block_elements;  // elements per block, 1 for plain types
   std::uint32_t block_bytes;     // bytes per block in GGUF's layout
-  bool for_kv;                  // usable as K or V type in this build
-  bool for_weights;             // usable as weight type in this build
+  bool for_kv;                   // usable as K or V type in this build
+  bool for_weights;              // usable as weight type in this build
 };
 
 const DTypeTraits& traits(DType type);

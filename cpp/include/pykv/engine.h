@@ -27,15 +27,15 @@ namespace pykv {
 using RequestId = std::uint64_t;  // chosen by the engine, from 1, never reused
 
 struct EngineRequest {
-  std::vector<Token> prompt;          // 1 … context tokens
-  std::uint32_t max_tokens = 0;       // >= 1
+  std::vector<Token> prompt;     // 1 … context tokens
+  std::uint32_t max_tokens = 0;  // >= 1
   SamplingParams sampling;
-  std::vector<Token> stop_tokens;     // generation ends *with* one of these
+  std::vector<Token> stop_tokens;         // generation ends *with* one of these
   std::optional<std::uint32_t> logprobs;  // nullopt: none; n: chosen and top n (<= 20)
   NamespaceId name_space;
   std::string tenant = "default";
-  int priority = 0;                   // higher is more important
-  bool use_cache = true;              // false: do not match (still published)
+  int priority = 0;       // higher is more important
+  bool use_cache = true;  // false: do not match (still published)
 };
 
 enum class FinishReason : std::uint8_t { none, stop, length, cancelled, failed };
@@ -43,11 +43,11 @@ enum class FinishReason : std::uint8_t { none, stop, length, cancelled, failed }
 struct EngineEvent {
   RequestId request = 0;
   enum class Kind : std::uint8_t { started, token, finished } kind = Kind::token;
-  Token token = 0;                    // kind token
+  Token token = 0;  // kind token
   float logprob = 0;
   std::vector<TokenLogprob> top;
   FinishReason reason = FinishReason::none;  // kind finished
-  std::string error;                  // reason failed: message for the client
+  std::string error;                         // reason failed: message for the client
   std::uint32_t prompt_tokens = 0, cached_tokens = 0, generated_tokens = 0;
   double queue_seconds = 0, prompt_seconds = 0, generate_seconds = 0;
 };
@@ -61,39 +61,39 @@ struct EngineLimits {                 // all may change live
 void validate(const EngineLimits& limits);
 
 struct Histogram {
-  std::vector<double> bounds;          // upper bounds, seconds
-  std::vector<std::uint64_t> counts;   // bounds.size() + 1, last: +Inf
+  std::vector<double> bounds;         // upper bounds, seconds
+  std::vector<std::uint64_t> counts;  // bounds.size() + 1, last: +Inf
   double sum = 0;
 };
 
 struct SessionView {
   RequestId request = 0;
-  std::string tenant, state;          // waiting, prefilling, generating
+  std::string tenant, state;  // waiting, prefilling, generating
   std::uint32_t prompt_tokens = 0, cached_tokens = 0, computed_tokens = 0, generated_tokens = 0;
   double age_seconds = 0;
 };
 
 struct TenantCounters {
-  std::uint64_t query_tokens = 0, hit_tokens = 0;             // query = hit + sum of misses
-  std::map<std::string, std::uint64_t> miss_tokens;          // by reason: first_seen, last_token
+  std::uint64_t query_tokens = 0, hit_tokens = 0;    // query = hit + sum of misses
+  std::map<std::string, std::uint64_t> miss_tokens;  // by reason: first_seen, last_token
 };
 
 // Everything a reader may want, as of the end of one step. Never changes once published.
 struct EngineSnapshot {
-  std::uint64_t number = 0;           // +1 per publication
+  std::uint64_t number = 0;  // +1 per publication
   std::uint64_t steps = 0;
   double uptime_seconds = 0;
   CacheStats cache;
   Watermarks watermarks;
   EngineLimits limits;
   std::map<std::string, TenantCounters> tenants;
-  std::uint64_t prompt_tokens = 0;     // computed or reused, counted once a request
+  std::uint64_t prompt_tokens = 0;           // computed or reused, counted once a request
   std::uint64_t computed_prompt_tokens = 0;  // really computed, recomputation included
   std::uint64_t generated_tokens = 0;
   std::map<std::string, std::uint64_t> requests;  // by outcome: stop, length, cancelled, failed, rejected
   std::uint64_t preempted = 0, resumed = 0;
   std::uint32_t waiting = 0, prefilling = 0, generating = 0;
-  std::vector<SessionView> sessions;   // at most 1000
+  std::vector<SessionView> sessions;  // at most 1000
   Histogram time_to_first_token, inter_token, step_duration, reclaim_duration;
 };
 
@@ -101,21 +101,21 @@ class Engine {
  public:
   struct Config {
     EngineLimits limits;
-    std::uint32_t context = 0;         // longest prompt + answer, 0: the model's
+    std::uint32_t context = 0;           // longest prompt + answer, 0: the model's
     std::size_t event_capacity = 65536;  // events waiting for drain(); full: steps pause
-    Clock clock;                       // any thread calls it; default: steady clock
+    Clock clock;                         // any thread calls it; default: steady clock
   };
   // Model, cache and backend must outlive the engine. The thread starts with start().
   Engine(Config config, Model& model, Cache& cache);
   ~Engine();  // stop()
 
   void start();
-  void stop();            // ends after the current step; open requests finish as cancelled
+  void stop();  // ends after the current step; open requests finish as cancelled
 
   // Validates and queues. Throws InvalidArgument (prompt too long, id out of range, …;
   // messages name value and limit) or Busy (queue full).
   RequestId submit(EngineRequest request);
-  void cancel(RequestId request);      // unknown or ended: no effect; takes effect within a step
+  void cancel(RequestId request);  // unknown or ended: no effect; takes effect within a step
 
   // Events since the last call, oldest first. After notify_fd() became readable.
   std::vector<EngineEvent> drain();

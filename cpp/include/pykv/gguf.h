@@ -27,7 +27,7 @@ class GgufFile {
   GgufFile& operator=(GgufFile&&) noexcept;
 
   const std::string& path() const;
-  std::uint64_t size() const;     // bytes
+  std::uint64_t size() const;  // bytes
   std::uint32_t version() const;
 
   // --- metadata ----------------------------------------------------------------

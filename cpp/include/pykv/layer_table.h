@@ -12,11 +12,11 @@ namespace pykv {
 enum class WindowKind : std::uint8_t { none, standard, chunked, symmetric };
 
 struct LayerSpec {
-  std::uint32_t pool = 0;      // layers with the same pool see the same tokens
-  std::uint32_t kv_heads = 0;  // 1 … 1024
-  std::uint32_t k_dim = 0;     // per head, elements
-  std::uint32_t v_dim = 0;     // per head, elements
-  bool v_view_of_k = false;    // V is the first v_dim elements of K (MLA)
+  std::uint32_t pool = 0;                      // layers with the same pool see the same tokens
+  std::uint32_t kv_heads = 0;                  // 1 … 1024
+  std::uint32_t k_dim = 0;                     // per head, elements
+  std::uint32_t v_dim = 0;                     // per head, elements
+  bool v_view_of_k = false;                    // V is the first v_dim elements of K (MLA)
   std::optional<std::uint32_t> kv_from_layer;  // reads another layer's KV, stores none
   WindowKind window_kind = WindowKind::none;
   std::uint32_t window_size = 0;  // positions, 0 if none

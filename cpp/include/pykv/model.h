@@ -19,16 +19,16 @@
 namespace pykv {
 
 struct ModelConfig {
-  std::string architecture;        // general.architecture
-  std::string name;                // general.name, may be empty
+  std::string architecture;  // general.architecture
+  std::string name;          // general.name, may be empty
   std::uint32_t layers = 0;
-  std::uint32_t width = 0;         // embedding length
+  std::uint32_t width = 0;  // embedding length
   std::uint32_t feed_forward = 0;
   std::uint32_t heads = 0;
   std::uint32_t kv_heads = 0;
   std::uint32_t head_dim = 0;
   std::uint32_t vocab = 0;
-  std::uint32_t context = 0;       // trained context, tokens
+  std::uint32_t context = 0;  // trained context, tokens
   float norm_epsilon = 1e-5F;
   RopeParams rope;
 };

@@ -12,10 +12,10 @@
 namespace pykv {
 
 struct SamplingParams {
-  float temperature = 0.8F;    // 0: greedy
-  std::uint32_t top_k = 40;    // 0: off
-  float top_p = 0.95F;         // 1: off
-  float min_p = 0.05F;         // 0: off
+  float temperature = 0.8F;  // 0: greedy
+  std::uint32_t top_k = 40;  // 0: off
+  float top_p = 0.95F;       // 1: off
+  float min_p = 0.05F;       // 0: off
   std::uint64_t seed = 0;
 };
 void validate(const SamplingParams& params);  // throws InvalidArgument
@@ -34,7 +34,7 @@ class Sampler {
 
  private:
   SamplingParams params_;
-  std::uint64_t state_;      // splitmix64; one draw a token
+  std::uint64_t state_;  // splitmix64; one draw a token
   std::vector<std::pair<float, Token>> candidates_;
 };
 

@@ -2,8 +2,6 @@
 
 namespace pykv {
 
-BuildInfo build_info() {
-  return {PYKV_VERSION, PYKV_COMPILER, PYKV_BUILD_TYPE, PYKV_BACKEND_NAME};
-}
+BuildInfo build_info() { return {PYKV_VERSION, PYKV_COMPILER, PYKV_BUILD_TYPE, PYKV_BACKEND_NAME}; }
 
 }  // namespace pykv

@@ -205,8 +205,7 @@ void CellMap::move_lease(SeqId seq, BlockIndex index, bool block_has_rest) {
 }
 
 void CellMap::take(SeqId seq, CellSpan cells) {
-  require(
-      cells, [](std::uint32_t word) { return word == 0; }, "[CellMap.take] not all cells are free");
+  require(cells, [](std::uint32_t word) { return word == 0; }, "[CellMap.take] not all cells are free");
   if (cells.length == 0) return;
   const CellIndex last = cells.begin + cells.length - 1;
   const std::uint32_t first_in_last =

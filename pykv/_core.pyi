@@ -1,0 +1,685 @@
+"""
+C++ core of pykv: KV cache, model and engine.
+"""
+
+from __future__ import annotations
+import collections.abc
+import numpy
+import numpy.typing
+import os
+import pathlib
+
+class Busy(Error): ...
+class CorruptModel(Error, ValueError): ...
+class Error(Exception): ...
+class IntegrityError(Error): ...
+class InvalidArgument(Error, ValueError): ...
+class OutOfCells(Error, MemoryError): ...
+class OutOfMemory(Error, MemoryError): ...
+class StalePlan(Error): ...
+class Unsupported(Error, NotImplementedError): ...
+class UnsupportedModel(Error, ValueError): ...
+
+import typing
+
+__all__: list[str] = [
+    "Backend",
+    "Busy",
+    "Cache",
+    "CorruptModel",
+    "Engine",
+    "EngineEvent",
+    "Error",
+    "GgufFile",
+    "GgufTensor",
+    "IntegrityError",
+    "InvalidArgument",
+    "LayerSpec",
+    "Model",
+    "OutOfCells",
+    "OutOfMemory",
+    "Plan",
+    "Sampler",
+    "StalePlan",
+    "Step",
+    "Unsupported",
+    "UnsupportedModel",
+    "abandon",
+    "build_info",
+    "decode_row",
+    "encode_row",
+    "kv_types",
+    "top_logprobs",
+]
+
+class LayerSpec:
+    """
+    What the cache knows of one layer of a model (layer_table.h).
+    """
+
+    __hash__: typing.ClassVar[None] = None
+    def __eq__(self, arg0: LayerSpec) -> bool: ...
+    def __init__(
+        self,
+        *,
+        kv_heads: typing.SupportsInt | typing.SupportsIndex,
+        k_dim: typing.SupportsInt | typing.SupportsIndex,
+        v_dim: typing.SupportsInt | typing.SupportsIndex | None = None,
+        pool: typing.SupportsInt | typing.SupportsIndex = 0,
+    ) -> None:
+        """
+        v_dim defaults to k_dim; both are elements per head.
+        """
+    def __repr__(self) -> str: ...
+    @property
+    def k_dim(self) -> int: ...
+    @property
+    def kv_heads(self) -> int: ...
+    @property
+    def pool(self) -> int: ...
+    @property
+    def v_dim(self) -> int: ...
+
+class Backend:
+    """
+    The machine that computes: kernels, threads, weights and pool memory. One call at a time.
+    """
+    @staticmethod
+    def available_isas() -> list[str]:
+        """
+        Instruction-set tiers, best last.
+        """
+    @staticmethod
+    def name() -> str: ...
+    def __init__(
+        self, threads: typing.SupportsInt | typing.SupportsIndex = 0, isa: str = "auto"
+    ) -> None:
+        """
+        threads: 0 means the cores this process may use; isa: "auto" or one of available_isas().
+        """
+    def add(
+        self,
+        a: typing.Annotated[numpy.typing.ArrayLike, numpy.float32],
+        x: typing.Annotated[numpy.typing.ArrayLike, numpy.float32],
+    ) -> numpy.typing.NDArray[numpy.float32]: ...
+    def attend(
+        self,
+        pool: typing.SupportsInt | typing.SupportsIndex,
+        layer: typing.SupportsInt | typing.SupportsIndex,
+        q: typing.Annotated[numpy.typing.ArrayLike, numpy.float32],
+        *,
+        segments: collections.abc.Sequence[
+            tuple[
+                typing.SupportsInt | typing.SupportsIndex,
+                typing.SupportsInt | typing.SupportsIndex,
+                typing.SupportsInt | typing.SupportsIndex,
+            ]
+        ],
+        groups: collections.abc.Sequence[
+            tuple[
+                typing.SupportsInt | typing.SupportsIndex,
+                typing.SupportsInt | typing.SupportsIndex,
+                typing.SupportsInt | typing.SupportsIndex,
+                typing.SupportsInt | typing.SupportsIndex,
+                typing.SupportsInt | typing.SupportsIndex,
+            ]
+        ],
+        heads: typing.SupportsInt | typing.SupportsIndex,
+        scale: typing.SupportsFloat | typing.SupportsIndex,
+        out_width: typing.SupportsInt | typing.SupportsIndex,
+    ) -> numpy.typing.NDArray[numpy.float32]:
+        """
+        segments: (first position, cell, length); groups: (first row, rows, first position, first segment, segments). Returns [n, out_width = heads * v_dim].
+        """
+    def commit_blocks(
+        self,
+        pool: typing.SupportsInt | typing.SupportsIndex,
+        blocks: typing.Annotated[numpy.typing.ArrayLike, numpy.uint32],
+    ) -> None: ...
+    def create_pool(
+        self,
+        layers: collections.abc.Sequence[LayerSpec],
+        type_k: str,
+        type_v: str,
+        blocks: typing.SupportsInt | typing.SupportsIndex,
+    ) -> int:
+        """
+        Reserves address space for blocks of 64 cells; returns the pool's handle.
+        """
+    def create_weight(
+        self,
+        type: str,
+        rows: typing.SupportsInt | typing.SupportsIndex,
+        cols: typing.SupportsInt | typing.SupportsIndex,
+        data: typing.Annotated[numpy.typing.ArrayLike, numpy.uint8],
+    ) -> int:
+        """
+        Copies a [rows, cols] matrix, uint8 in GGUF's row layout; returns its handle.
+        """
+    def destroy_pool(self, pool: typing.SupportsInt | typing.SupportsIndex) -> None: ...
+    def embed(
+        self,
+        table: typing.SupportsInt | typing.SupportsIndex,
+        width: typing.SupportsInt | typing.SupportsIndex,
+        tokens: typing.Annotated[numpy.typing.ArrayLike, numpy.int32],
+    ) -> numpy.typing.NDArray[numpy.float32]:
+        """
+        Rows of a table.
+        """
+    def gather(
+        self,
+        x: typing.Annotated[numpy.typing.ArrayLike, numpy.float32],
+        rows: typing.Annotated[numpy.typing.ArrayLike, numpy.uint32],
+    ) -> numpy.typing.NDArray[numpy.float32]: ...
+    def linear(
+        self,
+        weight: typing.SupportsInt | typing.SupportsIndex,
+        outputs: typing.SupportsInt | typing.SupportsIndex,
+        x: typing.Annotated[numpy.typing.ArrayLike, numpy.float32],
+    ) -> numpy.typing.NDArray[numpy.float32]:
+        """
+        x [n, cols] -> [n, outputs]; outputs is the weight's number of rows.
+        """
+    def read_kv(
+        self,
+        pool: typing.SupportsInt | typing.SupportsIndex,
+        layer: typing.SupportsInt | typing.SupportsIndex,
+        cells: typing.Annotated[numpy.typing.ArrayLike, numpy.uint32],
+        widths: tuple[
+            typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex
+        ],
+    ) -> tuple:
+        """
+        Stored values, decoded: k [n, widths[0]], v [n, widths[1]].
+        """
+    def release_blocks(
+        self,
+        pool: typing.SupportsInt | typing.SupportsIndex,
+        blocks: typing.Annotated[numpy.typing.ArrayLike, numpy.uint32],
+    ) -> None: ...
+    def rms_norm(
+        self,
+        x: typing.Annotated[numpy.typing.ArrayLike, numpy.float32],
+        gain: typing.SupportsInt | typing.SupportsIndex,
+        epsilon: typing.SupportsFloat | typing.SupportsIndex,
+    ) -> numpy.typing.NDArray[numpy.float32]: ...
+    def rope(
+        self,
+        x: typing.Annotated[numpy.typing.ArrayLike, numpy.float32],
+        positions: typing.Annotated[numpy.typing.ArrayLike, numpy.int32],
+        *,
+        heads: typing.SupportsInt | typing.SupportsIndex,
+        dims: typing.SupportsInt | typing.SupportsIndex,
+        base: typing.SupportsFloat | typing.SupportsIndex,
+        interleaved: bool = True,
+    ) -> numpy.typing.NDArray[numpy.float32]: ...
+    def set_threads(self, threads: typing.SupportsInt | typing.SupportsIndex) -> None:
+        """
+        Results do not change.
+        """
+    def silu_mul(
+        self,
+        gate: typing.Annotated[numpy.typing.ArrayLike, numpy.float32],
+        up: typing.Annotated[numpy.typing.ArrayLike, numpy.float32],
+    ) -> numpy.typing.NDArray[numpy.float32]: ...
+    def write_kv(
+        self,
+        pool: typing.SupportsInt | typing.SupportsIndex,
+        layer: typing.SupportsInt | typing.SupportsIndex,
+        k: typing.Annotated[numpy.typing.ArrayLike, numpy.float32],
+        v: typing.Annotated[numpy.typing.ArrayLike, numpy.float32],
+        cells: typing.Annotated[numpy.typing.ArrayLike, numpy.uint32],
+    ) -> None: ...
+    @property
+    def isa(self) -> str:
+        """
+        Tier in use.
+        """
+    @property
+    def threads(self) -> int: ...
+    @property
+    def weight_bytes(self) -> int: ...
+
+class Cache:
+    """
+    One KV pool for all sessions; see pykv.Cache.
+    """
+    def __init__(
+        self,
+        *,
+        layers: collections.abc.Sequence[LayerSpec],
+        backend: Backend,
+        cells: int,
+        type_k: str = "f16",
+        type_v: str = "f16",
+        pool_bytes: int = 0,
+        watermarks: tuple[
+            typing.SupportsFloat | typing.SupportsIndex, typing.SupportsFloat | typing.SupportsIndex
+        ] = (0.05, 0.1),
+        edge_hash: str = "default",
+    ) -> None: ...
+    def bounds(self, sequence: int) -> tuple[int, int]: ...
+    def check_integrity(self) -> None: ...
+    def clear(self, sequence: int) -> None:
+        """
+        Removes all tokens; the sequence stays.
+        """
+    def commit(self, plan: Plan) -> Step:
+        """
+        Opens the step; raises StalePlan, OutOfMemory or Busy.
+        """
+    def create(self, namespace: int = 0) -> int:
+        """
+        A new empty sequence.
+        """
+    def erase(self, sequence: int) -> None:
+        """
+        Ends the sequence; its exact tokens stay matchable as idle.
+        """
+    def erase_all(self) -> None:
+        """
+        Ends every sequence.
+        """
+    def evict(self, cells: int, reason: str = "request") -> int:
+        """
+        Evicts idle cells; returns how many became free.
+        """
+    def exact_upto(self, sequence: int) -> int: ...
+    def fork(self, sequence: int) -> int:
+        """
+        A copy that shares all cells; O(1).
+        """
+    def match(self, tokens: typing.Any, namespace: int = 0) -> int:
+        """
+        Length of the longest cached prefix.
+        """
+    def open(
+        self, tokens: typing.Any, namespace: int = 0, max_reuse: int | None = None
+    ) -> tuple[int, int, int]:
+        """
+        (sequence, reused, pending): a sequence that starts from the longest cached prefix.
+        """
+    def plan(self, requests: collections.abc.Sequence) -> Plan | None:
+        """
+        Plan for [(sequence, count or token ids), ...], or None if it does not fit.
+        """
+    def prefix_nodes(self) -> list: ...
+    def read_rows(
+        self, sequence: int, layer: int, begin: int, end: int
+    ) -> tuple[numpy.typing.NDArray[numpy.float32], numpy.typing.NDArray[numpy.float32]]:
+        """
+        (k, v) as stored: float32 [n, kv_heads, k_dim] and [n, kv_heads, v_dim].
+        """
+    def reclaim(self, wanted: int = 0) -> int:
+        """
+        One reclaim tick; returns how many cells became free.
+        """
+    def remove(self, sequence: int, begin: int, end: int) -> None:
+        """
+        Removes the tail [begin, end).
+        """
+    def reset_prefixes(self) -> None:
+        """
+        Forgets idle prefixes.
+        """
+    def runs(self, sequence: int) -> list[tuple[int, int, int, int]]:
+        """
+        List of (first, cell, length, rotation).
+        """
+    def sequences(self) -> list[int]: ...
+    def set_watermarks(
+        self,
+        low: typing.SupportsFloat | typing.SupportsIndex,
+        high: typing.SupportsFloat | typing.SupportsIndex,
+    ) -> None: ...
+    def shared_cells(self, sequence: int) -> int: ...
+    def stats(self) -> dict: ...
+    def watermarks(self) -> tuple[float, float]: ...
+    @property
+    def layers(self) -> list[LayerSpec]: ...
+    @property
+    def type_k(self) -> str: ...
+    @property
+    def type_v(self) -> str: ...
+
+class Plan:
+    """
+    Where the tokens of a step will go; valid until the cache changes.
+    """
+    def __repr__(self) -> str: ...
+    @property
+    def blocks_to_commit(self) -> int:
+        """
+        Blocks whose memory is touched for the first time.
+        """
+    @property
+    def tokens(self) -> int:
+        """
+        Sum of the counts.
+        """
+
+class Step:
+    """
+    An open step; rolled back when it is destroyed unfinished.
+    """
+    def attend(
+        self,
+        layer: int,
+        q: typing.Annotated[numpy.typing.ArrayLike, numpy.float32],
+        heads: int,
+        scale: typing.SupportsFloat | typing.SupportsIndex,
+    ) -> numpy.typing.NDArray[numpy.float32]:
+        """
+        q [rows, heads * k_dim] -> float32 [rows, heads * v_dim].
+        """
+    def finish(self) -> None:
+        """
+        Publishes; every layer must be written.
+        """
+    def rollback(self) -> None:
+        """
+        Takes everything back; no effect after the end.
+        """
+    def write(
+        self,
+        layer: int,
+        k: typing.Annotated[numpy.typing.ArrayLike, numpy.float32],
+        v: typing.Annotated[numpy.typing.ArrayLike, numpy.float32],
+    ) -> None:
+        """
+        k [rows, kv_heads * k_dim], v [rows, kv_heads * v_dim], float32.
+        """
+    @property
+    def groups(self) -> list[tuple[int, int]]:
+        """
+        (first row, rows) of each request.
+        """
+    @property
+    def positions(self) -> numpy.typing.NDArray[numpy.int32]: ...
+    @property
+    def rows(self) -> int: ...
+
+class GgufTensor:
+    """
+    Description of one tensor in a GGUF file.
+    """
+    @property
+    def name(self) -> str: ...
+    @property
+    def nbytes(self) -> int:
+        """
+        Bytes in the file, 0 for types this build cannot read.
+        """
+    @property
+    def shape(self) -> tuple:
+        """
+        Extents in GGUF order: shape[0] is the row length.
+        """
+    @property
+    def type_name(self) -> str:
+        """
+        E.g. "Q4_1"; "type 77" if unknown.
+        """
+
+class GgufFile:
+    """
+    Read-only view of a GGUF file (version 2 or 3). Raises CorruptModel, UnsupportedModel, or Error if it cannot be opened.
+    """
+    def __init__(self, path: os.PathLike | str | bytes) -> None: ...
+    def array_size(self, key: str) -> int | None:
+        """
+        Elements; None if absent or no array.
+        """
+    def drop_pages(self) -> None:
+        """
+        Lets the system reuse the mapped memory.
+        """
+    def float_array(self, key: str) -> numpy.typing.NDArray[numpy.float32]:
+        """
+        float32 array; CorruptModel if absent or of another kind.
+        """
+    def integer_array(self, key: str) -> numpy.typing.NDArray[numpy.int64]:
+        """
+        int64 array; CorruptModel if absent or of another kind.
+        """
+    def keys(self) -> list[str]:
+        """
+        Metadata keys in file order.
+        """
+    def scalar(self, key: str) -> typing.Any:
+        """
+        bool, int, float or str; None if absent or an array.
+        """
+    def string_array(self, key: str) -> list:
+        """
+        list[str]; CorruptModel if absent or of another kind.
+        """
+    def tensors(self) -> list[GgufTensor]:
+        """
+        Descriptions of all tensors in file order.
+        """
+    @property
+    def path(self) -> pathlib.Path: ...
+    @property
+    def size(self) -> int:
+        """
+        Bytes of the file.
+        """
+    @property
+    def version(self) -> int: ...
+
+class Model:
+    """
+    A decoder that runs on the cache. Raises UnsupportedModel (naming the architecture, feature or tensor type), CorruptModel, OutOfMemory.
+    """
+    def __init__(self, gguf: GgufFile, backend: Backend) -> None: ...
+    def forward(
+        self, step: Step, tokens: typing.Any, logit_rows: typing.Any
+    ) -> numpy.typing.NDArray[numpy.float32]:
+        """
+        Runs all layers for the rows of an open step. tokens: one id per row; logit_rows: ascending row numbers. Returns their logits, float32 [len(logit_rows), vocab]. Does not finish the step. Raises InvalidArgument, and Busy if another thread is inside.
+        """
+    @property
+    def config(self) -> dict:
+        """
+        Numbers of the model, by the names of ModelConfig.
+        """
+    @property
+    def layer_table(self) -> typing.Any:
+        """
+        list[LayerSpec] for a Cache.
+        """
+    @property
+    def parameters(self) -> int: ...
+    @property
+    def weight_bytes(self) -> int:
+        """
+        Resident bytes of all weights.
+        """
+
+class Sampler:
+    """
+    Chooses tokens. Order of filters: top_k, top_p, min_p, temperature, draw. temperature 0 is greedy; top_k 0, top_p 1 and min_p 0 are off. Raises InvalidArgument.
+    """
+    def __init__(
+        self,
+        *,
+        temperature: typing.SupportsFloat | typing.SupportsIndex = 0.800000011920929,
+        top_k: int = 40,
+        top_p: typing.SupportsFloat | typing.SupportsIndex = 0.949999988079071,
+        min_p: typing.SupportsFloat | typing.SupportsIndex = 0.05000000074505806,
+        seed: int = 0,
+    ) -> None: ...
+    def sample(self, logits: typing.Annotated[numpy.typing.ArrayLike, numpy.float32]) -> int:
+        """
+        Token id drawn from float32 logits [vocab].
+        """
+
+class EngineEvent:
+    """
+    What happened to one request. Counts and seconds are those so far.
+    """
+    def __repr__(self) -> str: ...
+    @property
+    def cached_tokens(self) -> int:
+        """
+        Prompt tokens that others had computed.
+        """
+    @property
+    def error(self) -> str:
+        """
+        Reason "failed": message.
+        """
+    @property
+    def generate_seconds(self) -> float:
+        """
+        From there to the last token.
+        """
+    @property
+    def generated_tokens(self) -> int: ...
+    @property
+    def kind(self) -> str:
+        """
+        "started", "token" or "finished".
+        """
+    @property
+    def logprob(self) -> float:
+        """
+        Natural log, if logprobs were asked for, else 0.
+        """
+    @property
+    def prompt_seconds(self) -> float:
+        """
+        From there to the first token.
+        """
+    @property
+    def prompt_tokens(self) -> int: ...
+    @property
+    def queue_seconds(self) -> float:
+        """
+        From submit to the first step.
+        """
+    @property
+    def reason(self) -> str:
+        """
+        Kind "finished": "stop", "length", "cancelled" or "failed"; else "none".
+        """
+    @property
+    def request(self) -> int:
+        """
+        Id that submit() returned.
+        """
+    @property
+    def token(self) -> int:
+        """
+        Kind "token": its id.
+        """
+    @property
+    def top(self) -> list:
+        """
+        Most likely (token, logprob), most likely first.
+        """
+
+class Engine:
+    """
+    The step loop: a thread of its own that never takes the GIL. Limits: parallel, batch_size, prefill_chunk, queue_length. Raises InvalidArgument. Not usable in a forked child.
+    """
+    def __init__(
+        self, model: Model, cache: Cache, *, context: int = 0, event_capacity: int = 65536, **kwargs
+    ) -> None: ...
+    def cancel(self, request: int) -> None:
+        """
+        Takes effect within a step. Unknown or ended requests: no effect.
+        """
+    def drain(self) -> list[EngineEvent]:
+        """
+        Events since the last call, oldest first.
+        """
+    def notify_fd(self) -> int:
+        """
+        Descriptor that is readable while there are events; at most one wake-up per step.
+        """
+    def set_limits(self, **kwargs) -> None:
+        """
+        Changes the given limits between steps; the others keep their value.
+        """
+    def set_watermarks(
+        self,
+        low: typing.SupportsFloat | typing.SupportsIndex,
+        high: typing.SupportsFloat | typing.SupportsIndex,
+    ) -> None:
+        """
+        Free fractions at which reclaim starts and stops; between steps.
+        """
+    def snapshot(self) -> dict:
+        """
+        Counters and gauges as of the end of a step, as a nested dict (names of EngineSnapshot).
+        """
+    def start(self) -> None:
+        """
+        Starts the thread; no effect if it runs.
+        """
+    def step_once(self) -> bool:
+        """
+        One step in this thread, only while not started. Whether there was anything to do.
+        """
+    def stop(self) -> None:
+        """
+        Ends after the current step. Open requests finish as "cancelled"; drain() still gives their events.
+        """
+    def submit(
+        self,
+        prompt: typing.Any,
+        max_tokens: int,
+        *,
+        temperature: typing.SupportsFloat | typing.SupportsIndex = 0.800000011920929,
+        top_k: int = 40,
+        top_p: typing.SupportsFloat | typing.SupportsIndex = 0.949999988079071,
+        min_p: typing.SupportsFloat | typing.SupportsIndex = 0.05000000074505806,
+        seed: int = 0,
+        stop_tokens: typing.Any = (),
+        logprobs: int | None = None,
+        name_space: int = 0,
+        tenant: str = "default",
+        priority: int = 0,
+        use_cache: bool = True,
+    ) -> int:
+        """
+        Queues a request and returns its id. max_tokens is cut to what context and pool allow. Raises InvalidArgument, or Busy if the queue is full or the engine stopped.
+        """
+
+def abandon(arg0: typing.Any) -> None:
+    """
+    Keeps `object` for ever. For a child process after os.fork(), where the worker threads that its destructor would join do not exist.
+    """
+
+def build_info() -> dict:
+    """
+    Version, compiler, build type and backend of this binary, as a dict of strings.
+    """
+
+def decode_row(
+    type: str, data: typing.Annotated[numpy.typing.ArrayLike, numpy.uint8]
+) -> numpy.typing.NDArray[numpy.float32]:
+    """
+    uint8 array in GGUF's row layout -> float32 values. Types f32, f16, bf16, q8_0, q4_1.
+    """
+
+def encode_row(
+    type: str, values: typing.Annotated[numpy.typing.ArrayLike, numpy.float32]
+) -> numpy.typing.NDArray[numpy.uint8]:
+    """
+    float32 values -> uint8 array in GGUF's row layout. Types f32, f16, bf16, q8_0.
+    """
+
+def kv_types() -> list[str]:
+    """
+    Names of the types K and V can be stored in.
+    """
+
+def top_logprobs(
+    logits: typing.Annotated[numpy.typing.ArrayLike, numpy.float32], count: int
+) -> list[tuple[int, float]]:
+    """
+    The `count` most likely (token, natural log of its probability) of float32 logits [vocab].
+    """
