@@ -1,0 +1,34 @@
+"""The documents say what is there."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])
+
+
+def test_readme_shows_the_tested_example() -> None:
+    readme = (ROOT / "README.md").read_text()
+    block = re.search(
+        r"<!-- example:begin -->\n```python\n(.*?)```\n<!-- example:end -->", readme, re.S
+    )
+    assert block is not None
+    assert block[1] == (ROOT / "examples/two_sessions.py").read_text()
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda p: p.name)
+def test_links_lead_somewhere(document: Path) -> None:
+    for target in re.findall(r"\]\(([^)#\s]+)[^)]*\)", document.read_text()):
+        if "://" not in target:
+            assert (document.parent / target).exists(), f"{document.name} links to {target}"
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda p: p.name)
+def test_named_files_exist(document: Path) -> None:
+    """A path in backticks that looks like one of ours must exist."""
+    pattern = r"`((?:cpp|pykv|dashboard|tests|docs|benchmarks|examples|monitoring)/[\w./-]+)`"
+    for target in re.findall(pattern, document.read_text()):
+        path = target.replace("pykv/dashboard/", "dashboard/")
+        assert (ROOT / path).exists() or path == "pykv/_core.pyi", f"{document.name}: {target}"
