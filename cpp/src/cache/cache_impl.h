@@ -72,6 +72,8 @@ struct Cache::Impl {
   SeqId insert(Sequence sequence);  // numbers it
   void drop(std::unordered_map<SeqId, Sequence>::iterator at);
 
+  // `prompt` from exact_upto on is what this sequence will compute.
+  void announce(Sequence& sequence, std::span<const Token> prompt);
   // The rest of the announced prompt will not be computed by this sequence.
   void withdraw_announcement(Sequence& sequence);
   bool withdraw_announcements();  // of all sequences; false: there were none

@@ -1,5 +1,6 @@
 // Sequences: create, open, fork, remove, erase, and their places in the prefix tree.
 #include <algorithm>
+#include <new>
 #include <utility>
 
 #include "cache/cache_impl.h"
@@ -96,6 +97,17 @@ void Cache::Impl::drop(std::unordered_map<SeqId, Sequence>::iterator at) {
   touch();
 }
 
+void Cache::Impl::announce(Sequence& sequence, std::span<const Token> prompt) {
+  try {
+    auto copy = std::make_shared<const std::vector<Token>>(prompt.begin(), prompt.end());
+    tree.grow(sequence.holder, sequence.name_space,
+              prompt.subspan(static_cast<std::size_t>(sequence.exact_upto)));
+    sequence.announced = std::move(copy);
+  } catch (const std::bad_alloc&) {
+    settle(sequence);  // it is a courtesy to others, not worth a failure
+  }
+}
+
 void Cache::Impl::withdraw_announcement(Sequence& sequence) {
   if (sequence.announced) settle(sequence);
 }
@@ -143,16 +155,9 @@ Cache::Opened Cache::open(NamespaceId ns, std::span<const Token> tokens,
   // What follows is announced, unless others have it ready and this sequence was told
   // not to use it: holding what it does not read would only keep it from eviction.
   const bool announce = match.tokens == reuse && reuse < tokens.size();
-  std::shared_ptr<const std::vector<Token>> prompt;
-  if (announce) prompt = std::make_shared<const std::vector<Token>>(tokens.begin(), tokens.end());
-
   const SeqId seq = c.insert(
       {ns, std::move(runs), c.tree.attach(ns, tokens, reuse, c.now()), static_cast<Pos>(reuse), nullptr});
-  if (announce) {
-    Impl::Sequence& sequence = c.sequences.at(seq);
-    c.tree.grow(sequence.holder, ns, tokens.subspan(reuse));
-    sequence.announced = std::move(prompt);
-  }
+  if (announce) c.announce(c.sequences.at(seq), tokens);
   c.match_query_tokens += tokens.size();
   c.match_hit_tokens += reuse;
   return {seq, reuse, match.tokens == reuse ? match.pending : 0};
