@@ -122,7 +122,8 @@ def _print_example(url: str) -> None:
     print(
         f"API        {url}/v1\n\n"
         f"curl {url}/v1/chat/completions -H 'Content-Type: application/json' \\\n"
-        '  -d \'{"messages": [{"role": "user", "content": "What is the capital of France?"}]}\'\n',
+        '  -d \'{"messages": [{"role": "user", "content": "What is the capital of France?"}], '
+        '"max_tokens": 64}\'\n',
         flush=True,
     )
 

@@ -54,8 +54,8 @@ def _model(service: Service) -> dict[str, Any]:
             "n_vocab": service.vocab,
             "n_ctx": service.context,
             "n_ctx_train": service.model_context,
-            "n_params": model.parameters(),
-            "size": model.weight_bytes(),
+            "n_params": model.parameters,
+            "size": model.weight_bytes,
         },
     }
 
