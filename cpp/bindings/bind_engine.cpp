@@ -146,34 +146,32 @@ py::dict to_dict(const EngineSnapshot& s) {
   return d;
 }
 
-// Changes the limits that are not None.
-EngineLimits merged(EngineLimits limits, const char* method, const py::kwargs& changes) {
-  for (const auto& [key, value] : changes) {
-    const std::string name = py::cast<std::string>(key);
-    std::uint32_t* field = name == "parallel"        ? &limits.parallel
-                           : name == "batch_size"    ? &limits.batch_size
-                           : name == "prefill_chunk" ? &limits.prefill_chunk
-                           : name == "queue_length"  ? &limits.queue_length
-                                                     : nullptr;
-    if (field == nullptr)
-      throw py::type_error("[Engine." + std::string(method) + "] unknown limit '" + name +
-                           "'; there are parallel, batch_size, prefill_chunk and queue_length");
-    *field = to_int<std::uint32_t>({py::reinterpret_borrow<py::object>(value)},
-                                   "[Engine." + std::string(method) + "] " + name);
+// The limits to change; None: not.
+struct LimitChanges {
+  std::optional<PyInt> parallel, batch_size, prefill_chunk, queue_length;
+
+  EngineLimits applied_to(EngineLimits limits, const char* method) const {
+    const auto set = [&](const std::optional<PyInt>& value, const char* name, std::uint32_t& limit) {
+      if (value) limit = to_int<std::uint32_t>(*value, "[Engine." + std::string(method) + "] " + name);
+    };
+    set(parallel, "parallel", limits.parallel);
+    set(batch_size, "batch_size", limits.batch_size);
+    set(prefill_chunk, "prefill_chunk", limits.prefill_chunk);
+    set(queue_length, "queue_length", limits.queue_length);
+    return limits;
   }
-  return limits;
-}
+};
 
 // The engine and the limits last asked for, to which set_limits() applies its changes.
 class PyEngine {
  public:
   PyEngine(Model& model, Cache& cache, const PyInt& context, const PyInt& event_capacity,
-           const py::kwargs& limits) {
+           const LimitChanges& limits) {
     Engine::Config config;
     config.context = to_int<std::uint32_t>(context, "[Engine.Engine] context");
     config.event_capacity =
         to_int<std::uint32_t>(event_capacity, "[Engine.Engine] event_capacity", 1, 1U << 30U);
-    config.limits = limits_ = merged({}, "Engine", limits);
+    config.limits = limits_ = limits.applied_to({}, "Engine");
     engine_ = std::make_unique<Engine>(std::move(config), model, cache);
   }
   ~PyEngine() {
@@ -182,8 +180,8 @@ class PyEngine {
   }
   Engine& core() { return *engine_; }
 
-  void set_limits(const py::kwargs& changes) {
-    const EngineLimits limits = merged(limits_, "set_limits", changes);
+  void set_limits(const LimitChanges& changes) {
+    const EngineLimits limits = changes.applied_to(limits_, "set_limits");
     engine_->set_limits(limits);
     limits_ = limits;
   }
@@ -261,16 +259,22 @@ void bind_event(py::module_& m) {
 void bind_engine(py::module_& m) {
   bind_event(m);
   const SamplingParams sampling;
+  using OptionalInt = const std::optional<PyInt>&;
   using Unlocked = py::call_guard<py::gil_scoped_release>;
   py::class_<PyEngine>(
       m, "Engine",
-      "The step loop: a thread of its own that never takes the GIL. Limits: parallel, batch_size, "
-      "prefill_chunk, queue_length. Raises InvalidArgument. Not usable in a forked child.")
-      .def(py::init([](Model& model, Cache& cache, const PyInt& context, const PyInt& event_capacity,
-                       const py::kwargs& limits) {
-             return std::make_unique<PyEngine>(model, cache, context, event_capacity, limits);
+      "The step loop: a thread of its own that never takes the GIL. Limits that are None get their defaults. "
+      "Raises InvalidArgument. Not usable in a forked child.")
+      .def(py::init([](Model& model, Cache& cache, OptionalInt parallel, OptionalInt batch_size,
+                       OptionalInt prefill_chunk, OptionalInt queue_length, const PyInt& context,
+                       const PyInt& event_capacity) {
+             return std::make_unique<PyEngine>(
+                 model, cache, context, event_capacity,
+                 LimitChanges{parallel, batch_size, prefill_chunk, queue_length});
            }),
-           py::arg("model"), py::arg("cache"), py::kw_only(), py::arg("context") = 0,
+           py::arg("model"), py::arg("cache"), py::kw_only(), py::arg("parallel") = py::none(),
+           py::arg("batch_size") = py::none(), py::arg("prefill_chunk") = py::none(),
+           py::arg("queue_length") = py::none(), py::arg("context") = 0,
            py::arg("event_capacity") = Engine::Config{}.event_capacity, py::keep_alive<1, 2>(),
            py::keep_alive<1, 3>())
       .def(
@@ -313,7 +317,13 @@ void bind_engine(py::module_& m) {
           "snapshot", [](PyEngine& e) { return to_dict(*e.core().snapshot()); },
           "Counters and gauges as of the end of a step, as a nested dict (names of EngineSnapshot).")
       .def(
-          "set_limits", [](PyEngine& e, const py::kwargs& limits) { e.set_limits(limits); },
+          "set_limits",
+          [](PyEngine& e, OptionalInt parallel, OptionalInt batch_size, OptionalInt prefill_chunk,
+             OptionalInt queue_length) {
+            e.set_limits({parallel, batch_size, prefill_chunk, queue_length});
+          },
+          py::kw_only(), py::arg("parallel") = py::none(), py::arg("batch_size") = py::none(),
+          py::arg("prefill_chunk") = py::none(), py::arg("queue_length") = py::none(),
           "Changes the given limits between steps; the others keep their value.")
       .def(
           "set_watermarks",
