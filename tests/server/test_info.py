@@ -1,0 +1,67 @@
+"""Endpoints that need no engine."""
+
+from __future__ import annotations
+
+import pytest
+
+from pykv.server import create_app
+from tests.server.fakes import Client, ScriptedEngine, fake_runtime
+
+
+@pytest.mark.parametrize("path", ["/health", "/v1/health"])
+def test_health(client: Client, path: str) -> None:
+    assert client.get(path).json() == {"status": "ok"}
+
+
+def test_models(client: Client) -> None:
+    listed = client.get("/v1/models").json()
+    assert listed["object"] == "list"
+    assert [model["id"] for model in listed["data"]] == ["tiny"]
+    assert client.get("/v1/models/tiny").json() == listed["data"][0]
+    assert listed["data"][0]["meta"]["n_ctx"] == 200
+
+
+def test_alias(engine: ScriptedEngine) -> None:
+    client = Client(create_app(fake_runtime(), engine=engine, alias="house/model"))
+    assert client.get("/v1/models").json()["data"][0]["id"] == "house/model"
+    for name in ("house/model", "tiny", "tiny-model", "tiny-model.gguf"):
+        reply = client.post("/v1/completions", {"prompt": "a", "model": name})
+        assert reply.json()["model"] == "house/model"
+        assert client.get(f"/v1/models/{name}").status_code == 200
+
+
+def test_props(client: Client) -> None:
+    props = client.get("/props").json()
+    assert props["total_slots"] == 16
+    assert props["default_generation_settings"]["n_ctx"] == 200
+    assert "/" not in props["model_alias"]
+
+
+def test_tokenize(client: Client) -> None:
+    assert client.post("/tokenize", {"content": "hé"}).json() == {"tokens": [104, 195, 169]}
+    assert client.post("/tokenize", {"content": ""}).json() == {"tokens": []}
+
+
+def test_tokenize_with_pieces(client: Client) -> None:
+    reply = client.post("/tokenize", {"content": "hé", "with_pieces": True}).json()
+    assert reply == {
+        "tokens": [
+            {"id": 104, "piece": "h"},
+            {"id": 195, "piece": [195]},
+            {"id": 169, "piece": [169]},
+        ]
+    }
+
+
+def test_detokenize(client: Client) -> None:
+    assert client.post("/detokenize", {"tokens": [104, 195, 169]}).json() == {"content": "hé"}
+    assert client.post("/detokenize", {"tokens": []}).json() == {"content": ""}
+
+
+def test_apply_template(client: Client) -> None:
+    messages = [
+        {"role": "developer", "content": "be kind"},
+        {"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]},
+    ]
+    reply = client.post("/apply-template", {"messages": messages, "add_generation_prompt": True})
+    assert reply.json() == {"prompt": "[system]be kind[user]a\nb[assistant]"}
