@@ -105,12 +105,8 @@ def _open_runtime(args: argparse.Namespace, model: str) -> Runtime:
 
 
 def _start_admin(runtime: Runtime, port: int, stack: ExitStack) -> None:
-    try:
-        from pykv.dashboard import start_admin
-        from pykv.dashboard.client import InProcessClient
-    except ModuleNotFoundError as error:
-        _say(f"No dashboard: {error}. Install it with: pip install 'pykv-cache[server]'")
-        return
+    from pykv.dashboard import InProcessClient, start_admin
+
     admin = start_admin(InProcessClient(runtime), host=ADMIN_HOST, port=port)
     stack.callback(admin.close)
     print(f"Dashboard  {admin.url}", flush=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import AsyncIterator
 from typing import Any, NoReturn
 
 from starlette.requests import Request
@@ -66,37 +67,55 @@ def _check_content_type(header: str | None) -> None:
         )
 
 
-async def _read(request: Request, limits: Limits) -> bytes:
-    refusal = ApiError(
-        413, f"The body is larger than {limits.body_bytes} bytes.", code="body_too_large"
-    )
-    length = request.headers.get("content-length", "0")
-    announced = int(length[:20]) if length.isdecimal() else 0
-    refused = announced > limits.body_bytes
-    if refused and (announced > limits.discard_bytes or "expect" in request.headers):
-        raise refusal
-    chunks: list[bytes] = []
-    size = 0
-    async for chunk in request.stream():
-        size += len(chunk)
-        refused = refused or size > limits.body_bytes
-        if size > limits.discard_bytes:
-            break
-        if refused:
-            chunks.clear()  # a client that is still sending would not see the answer
-        else:
+class Bodies:
+    """Reads request bodies; those being read at one time stay below `limits.bodies_bytes`."""
+
+    def __init__(self, limits: Limits) -> None:
+        self._limits = limits
+        self._held = 0  # bytes
+
+    async def read_object(self, request: Request) -> dict[str, Any]:
+        """The request's JSON object. ApiError: 400, 408, 413, 415 or 503."""
+        _check_content_type(request.headers.get("content-type"))
+        limits = self._limits
+        chunks: list[bytes] = []
+        try:
+            await asyncio.wait_for(self._fill(chunks, request), limits.body_seconds)
+            return parse_object(b"".join(chunks), limits)
+        except asyncio.TimeoutError:
+            message = f"The body did not arrive within {limits.body_seconds:g} s."
+            raise ApiError(408, message, code="body_timeout") from None
+        finally:
+            self._held -= sum(map(len, chunks))
+
+    async def _fill(self, chunks: list[bytes], request: Request) -> None:
+        limits = self._limits
+        message = f"The body is larger than {limits.body_bytes} bytes."
+        refusal = ApiError(413, message, code="body_too_large")
+        length = request.headers.get("content-length", "0")
+        announced = int(length[:20]) if length.isdecimal() else 0
+        stream = request.stream()
+        if announced > limits.body_bytes:
+            if announced > limits.discard_bytes or "expect" in request.headers:
+                raise refusal
+            await _discard(stream, limits.discard_bytes)
+            raise refusal
+        size = 0
+        async for chunk in stream:
+            size += len(chunk)
+            if size > limits.body_bytes:
+                await _discard(stream, limits.discard_bytes)
+                raise refusal
+            if self._held + len(chunk) > limits.bodies_bytes:
+                message = "Too many large bodies arrive at one time; try again later."
+                raise ApiError(503, message, code="too_many_requests", retry_after=1)
+            self._held += len(chunk)
             chunks.append(chunk)
-    if refused:
-        raise refusal
-    return b"".join(chunks)
 
 
-async def read_object(request: Request, limits: Limits) -> dict[str, Any]:
-    """The request's JSON object. ApiError: 400, 408, 413 or 415."""
-    _check_content_type(request.headers.get("content-type"))
-    try:
-        data = await asyncio.wait_for(_read(request, limits), limits.body_seconds)
-    except asyncio.TimeoutError:
-        message = f"The body did not arrive within {limits.body_seconds:g} s."
-        raise ApiError(408, message, code="body_timeout") from None
-    return parse_object(data, limits)
+async def _discard(stream: AsyncIterator[bytes], most: int) -> None:
+    """Reads on for a while: a client that is still sending would not see the answer."""
+    async for chunk in stream:
+        most -= len(chunk)
+        if most < 0:
+            return

@@ -10,7 +10,6 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from pykv.server.answer import Answer, close_all, collect_all, merge, open_answers, unless_gone
-from pykv.server.body import read_object
 from pykv.server.frame import ChatFrame, CompletionFrame, Frame
 from pykv.server.service import Service
 from pykv.server.settings import Settings, parse_chat, parse_completion
@@ -51,7 +50,7 @@ async def _reply(
 
 async def chat_completions(request: Request) -> Response:
     service: Service = request.app.state.service
-    parsed = parse_chat(await read_object(request, service.limits), service.limits)
+    parsed = parse_chat(await service.bodies.read_object(request), service.limits)
     settings = parsed.settings
     service.check_model(settings.model)
 
@@ -65,7 +64,7 @@ async def chat_completions(request: Request) -> Response:
 
 async def completions(request: Request) -> Response:
     service: Service = request.app.state.service
-    body = await read_object(request, service.limits)
+    body = await service.bodies.read_object(request)
     parsed = parse_completion(body, service.limits, service.vocab)
     settings = parsed.settings
     service.check_model(settings.model)

@@ -16,6 +16,8 @@ class Limits:
     """Request body; a larger one is refused with 413 and never parsed."""
     discard_bytes: int = 64 * 2**20
     """How much of a refused body is still read, so that the client sees the 413."""
+    bodies_bytes: int = 256 * 2**20
+    """All bodies being read at one time (503)."""
     body_seconds: float = 60.0
     """Time from the headers to the end of the body (408)."""
     open_requests: int = 2048

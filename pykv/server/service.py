@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from pykv import _core
 from pykv.engine import AsyncEngine, GenerateRequest
+from pykv.server.body import Bodies
 from pykv.server.errors import ApiError, context_exceeded, from_core, invalid, shown, stopping
 from pykv.server.limits import LIMITS, Limits
 from pykv.server.namespaces import Namespaces
@@ -54,6 +55,7 @@ class Service:
         self.model_context: int = runtime.model.config["context"]
         self.context: int = runtime.pool_facts().longest_request
         self.vocab: int = runtime.model.config["vocab"]
+        self.bodies = Bodies(limits)
         self.namespaces = Namespaces(limits.salts)
         self.created = int(time.time())
         self.stopping = False

@@ -8,7 +8,6 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from pykv.server import fields
-from pykv.server.body import read_object
 from pykv.server.errors import invalid, shown
 from pykv.server.fields import check_fields
 from pykv.server.reader import Reader, check_text, check_tokens
@@ -17,7 +16,7 @@ from pykv.server.settings import parse_messages
 
 
 async def _reader(request: Request, service: Service, table: dict[str, fields.Treatment]) -> Reader:
-    body = await read_object(request, service.limits)
+    body = await service.bodies.read_object(request)
     check_fields(body, table)
     reader = Reader(body)
     service.check_model(reader.text("model", service.limits.name_chars))

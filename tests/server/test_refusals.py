@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from typing import Any
 
@@ -293,9 +294,35 @@ def test_a_large_body_without_a_length(client: Client) -> None:
     assert reply.status_code == 413
 
 
-def test_a_body_that_does_not_end(engine: ScriptedEngine) -> None:
-    import asyncio
+def test_a_large_body_in_one_piece_without_a_length(client: Client) -> None:
+    scope = {
+        "type": "http", "method": "POST", "path": COMPLETIONS, "query_string": b"",
+        "headers": [(b"content-type", b"application/json")], "http_version": "1.1",
+        "scheme": "http", "server": ("test", 80), "client": ("test", 1), "root_path": "",
+    }  # fmt: skip
+    sent: list[Any] = []
 
+    async def receive() -> Any:
+        return {"type": "http.request", "body": b" " * 10_000_000, "more_body": False}
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    asyncio.run(client.app(scope, receive, send))
+    assert sent[0]["status"] == 413
+
+
+def test_bodies_that_are_too_large_together(engine: ScriptedEngine) -> None:
+    app = create_app(fake_runtime(), engine=engine, limits=Limits(bodies_bytes=1000))
+    client = Client(app)
+    reply = client.post(COMPLETIONS, {"prompt": "a" * 1000})
+    assert reply.status_code == 503
+    assert reply.headers["retry-after"] == "1"
+    for _ in range(10):  # what was refused is not held
+        assert client.post(COMPLETIONS, {"prompt": "a" * 300}).status_code == 400
+
+
+def test_a_body_that_does_not_end(engine: ScriptedEngine) -> None:
     async def chunks() -> Any:
         yield b"{"
         await asyncio.Event().wait()
