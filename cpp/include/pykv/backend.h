@@ -28,7 +28,10 @@ using BufferId = Id<struct BufferTag, std::uint32_t>;
 using WeightId = Id<struct WeightTag, std::uint32_t>;
 using PoolId = Id<struct PoolTag, std::uint32_t>;
 
-// Rows [first, first + count) of a float32 buffer; `width` elements each.
+// Rows [first, first + count) of a float32 buffer; the first `width` elements of each, at
+// most the buffer's width. Operations refuse inputs that share rows with outputs, except
+// exactly the same rows where rows keep their places (rms_norm, silu_mul, add). count 0 is
+// no work.
 struct Rows {
   BufferId buffer;
   std::uint32_t first = 0;

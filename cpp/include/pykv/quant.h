@@ -2,7 +2,9 @@
 // row layout (REFERENCE: ggml block formats). One rounding rule for every tier and
 // device: q8_0 scale d = amax / 127 computed in f32, quantized q = round_half_even(x / d)
 // with x multiplied by the f32 reciprocal of the *unrounded* d, then d stored as f16
-// (round half even). NaN in x is stored as 0, infinities saturate to +-127 with d = max f16.
+// (round half even). NaN in x is stored as 0. d is capped at the largest f16 and q at
+// +-127, so that infinities and values beyond 127 * 65504 saturate and no block decodes to
+// infinity; if 1 / d is not finite (d below 2^-127, 0 as f16), q is 0.
 #pragma once
 
 #include <cstddef>
