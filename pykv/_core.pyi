@@ -582,10 +582,19 @@ class EngineEvent:
 
 class Engine:
     """
-    The step loop: a thread of its own that never takes the GIL. Limits: parallel, batch_size, prefill_chunk, queue_length. Raises InvalidArgument. Not usable in a forked child.
+    The step loop: a thread of its own that never takes the GIL. Limits that are None get their defaults. Raises InvalidArgument. Not usable in a forked child.
     """
     def __init__(
-        self, model: Model, cache: Cache, *, context: int = 0, event_capacity: int = 65536, **kwargs
+        self,
+        model: Model,
+        cache: Cache,
+        *,
+        parallel: int | None = None,
+        batch_size: int | None = None,
+        prefill_chunk: int | None = None,
+        queue_length: int | None = None,
+        context: int = 0,
+        event_capacity: int = 65536,
     ) -> None: ...
     def cancel(self, request: int) -> None:
         """
@@ -599,7 +608,14 @@ class Engine:
         """
         Descriptor that is readable while there are events; at most one wake-up per step.
         """
-    def set_limits(self, **kwargs) -> None:
+    def set_limits(
+        self,
+        *,
+        parallel: int | None = None,
+        batch_size: int | None = None,
+        prefill_chunk: int | None = None,
+        queue_length: int | None = None,
+    ) -> None:
         """
         Changes the given limits between steps; the others keep their value.
         """
