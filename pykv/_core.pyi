@@ -485,7 +485,7 @@ class Model:
         Numbers of the model, by the names of ModelConfig.
         """
     @property
-    def layer_table(self) -> typing.Any:
+    def layer_table(self) -> list[LayerSpec]:
         """
         list[LayerSpec] for a Cache.
         """

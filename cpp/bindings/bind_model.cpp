@@ -144,7 +144,7 @@ void bind_decoder(py::module_& m) {
       .def_property_readonly("weight_bytes", &Model::weight_bytes, "Resident bytes of all weights.")
       .def_property_readonly("parameters", &Model::parameters)
       .def_property_readonly(
-          "layer_table", [](const Model& model) { return py::cast(layer_table(model.config())); },
+          "layer_table", [](const Model& model) { return layer_table(model.config()); },
           "list[LayerSpec] for a Cache.")
       .def(
           "forward", &forward, py::arg("step"), py::arg("tokens"), py::arg("logit_rows"),

@@ -138,7 +138,9 @@ def test_a_step_of_another_cache_is_refused(tiny: Machine, tiny_path: TinyPath) 
     with pytest.raises(_core.InvalidArgument, match="another backend"):
         tiny.model.forward(step, [1], [0])
     other = _core.Cache(layers=stranger.model.layer_table, backend=tiny.backend, cells=64)
-    step = other.commit(other.plan([(other.create(), [1])]))
+    plan = other.plan([(other.create(), [1])])
+    assert plan is not None
+    step = other.commit(plan)
     with pytest.raises(_core.InvalidArgument, match="not made for this model"):
         tiny.model.forward(step, [1], [0])
 

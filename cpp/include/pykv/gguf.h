@@ -2,7 +2,8 @@
 // every count, size, type, offset and length is checked against the file before use, so
 // that a hostile file costs an error message, at most 64 MiB beyond the mapping and well
 // under a second. Throws CorruptModel (with the byte offset), UnsupportedModel, and Error
-// for files that cannot be opened.
+// for files that cannot be opened. The file must not be shortened by others while it is
+// open: reading past the new end of a mapping raises a signal.
 #pragma once
 
 #include <cstddef>
@@ -42,7 +43,8 @@ class GgufFile {
   std::string string_value(std::string_view key) const;
   std::string string_value(std::string_view key, std::string_view otherwise) const;
   std::optional<std::uint64_t> array_size(std::string_view key) const;
-  // Whole arrays; views into the mapping, valid while the file object lives.
+  // Whole arrays of at most 2^20 elements; views into the mapping, valid while the file
+  // object lives.
   std::vector<std::string_view> string_array(std::string_view key) const;
   std::vector<std::int64_t> integer_array(std::string_view key) const;
   std::vector<float> float_array(std::string_view key) const;

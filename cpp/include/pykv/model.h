@@ -40,7 +40,8 @@ LayerTable layer_table(const ModelConfig& config);
 
 class Model {
  public:
-  // Loads weights into `backend`, which must outlive the model.
+  // Checks everything, then loads weights into `backend`, which must outlive the model and
+  // keeps them until it is destroyed. Lets go of the file's mapped pages.
   Model(const GgufFile& file, Backend& backend);
   ~Model();
   Model(const Model&) = delete;
@@ -53,8 +54,9 @@ class Model {
   // Runs all layers for the rows of `step` (tokens.size() == step.rows(), ids in
   // [0, vocab)), writing and attending through it, and returns the logits of the rows in
   // `logit_rows` (ascending), [logit_rows.size(), vocab], in `logits`. Does not finish
-  // the step. At most `max_rows()` rows a call. Scratch is kept between calls; one call
-  // at a time per model.
+  // the step; after a throw it can go on or be rolled back. At most `max_rows()` rows a
+  // call. Scratch is kept between calls; a second thread gets Busy. Throws
+  // InvalidArgument, also for a step of another backend or another layer table.
   void forward(Step& step, std::span<const Token> tokens, std::span<const std::uint32_t> logit_rows,
                std::span<float> logits);
   static constexpr std::uint32_t max_rows() { return 8192; }

@@ -29,7 +29,8 @@ class Sampler {
  public:
   explicit Sampler(const SamplingParams& params);
   // Order of filters as in llama.cpp: top-k, top-p, min-p, temperature, draw. Ties go to
-  // the lower id. NaN logits count as minus infinity.
+  // the lower id. NaN logits count as minus infinity. Throws InvalidArgument if there are
+  // no logits.
   Token sample(std::span<const float> logits);
 
  private:
