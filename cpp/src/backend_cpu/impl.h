@@ -32,9 +32,8 @@ struct Weight {
   std::uint32_t rows = 0;
   std::uint32_t cols = 0;
   kernels::PanelLayout layout;
-  MappedMemory panels;      // empty if rows == 1
-  std::vector<float> gain;  // the only row, decoded, if rows == 1
-  std::size_t bytes() const { return panels.bytes() + gain.size() * sizeof(float); }
+  std::byte* panels = nullptr;  // nullptr if rows == 1
+  std::vector<float> gain;      // the only row, decoded, if rows == 1
 };
 
 struct Pool {
@@ -78,6 +77,7 @@ struct State {
   std::map<std::uint32_t, Weight> weights;
   std::map<std::uint32_t, Pool> pools;
   std::uint32_t last_id = 0;  // ids of all kinds; never used again
+  WeightMemory weight_memory;
   std::size_t weight_bytes = 0;
   RopeTable rope;
 

@@ -3,6 +3,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 
 namespace pykv::cpu {
@@ -25,8 +26,14 @@ bool touch(std::byte* data, std::size_t bytes) {
 
 }  // namespace
 
-MappedMemory MappedMemory::allocate(std::size_t bytes) {
-  return {map(bytes, PROT_READ | PROT_WRITE, 0), bytes};
+MappedMemory MappedMemory::allocate(std::size_t bytes, bool large_pages) {
+  std::byte* const data = map(bytes, PROT_READ | PROT_WRITE, 0);
+#if defined(MADV_HUGEPAGE)
+  if (data != nullptr && large_pages) static_cast<void>(madvise(data, bytes, MADV_HUGEPAGE));
+#else
+  static_cast<void>(large_pages);
+#endif
+  return {data, bytes};
 }
 
 MappedMemory MappedMemory::reserve(std::size_t bytes) {
@@ -46,6 +53,20 @@ void MappedMemory::release(std::size_t offset, std::size_t bytes) {
   // Only a guard: if the system refuses to split the mapping, the pages stay readable
   // as zeros, and the pool's own table still refuses access.
   static_cast<void>(mprotect(data_ + offset, bytes, PROT_NONE));
+}
+
+std::byte* WeightMemory::take(std::size_t bytes) {
+  constexpr std::size_t kRange = std::size_t{32} << 20;
+  bytes = (bytes + 63) / 64 * 64;
+  if (ranges_.empty() || ranges_.back().bytes() - used_ < bytes) {
+    MappedMemory range = MappedMemory::allocate(std::max(bytes, kRange), true);
+    if (range.data() == nullptr) return nullptr;
+    ranges_.push_back(std::move(range));
+    used_ = 0;
+  }
+  std::byte* const data = ranges_.back().data() + used_;
+  used_ += bytes;
+  return data;
 }
 
 }  // namespace pykv::cpu

@@ -4,14 +4,16 @@
 
 #include <cstddef>
 #include <utility>
+#include <vector>
 
 namespace pykv::cpu {
 
 class MappedMemory {
  public:
   MappedMemory() = default;
-  // Usable pages. nullptr data() if the system has no such range.
-  static MappedMemory allocate(std::size_t bytes);
+  // Usable pages, large ones where the system has them if `large_pages`. nullptr data() if
+  // the system has no such range.
+  static MappedMemory allocate(std::size_t bytes, bool large_pages = false);
   // Address space only; pages must be made usable with commit().
   static MappedMemory reserve(std::size_t bytes);
   ~MappedMemory();
@@ -36,6 +38,19 @@ class MappedMemory {
   MappedMemory(std::byte* data, std::size_t bytes) : data_(data), bytes_(bytes) {}
   std::byte* data_ = nullptr;
   std::size_t bytes_ = 0;
+};
+
+// Memory for weights, which live as long as the backend. Taken from a few large ranges, so
+// that they lie on large pages: reading all weights for each token is bound by memory, and
+// 4 KiB pages cost it a fifth.
+class WeightMemory {
+ public:
+  // Zero, 64-byte aligned; nullptr if the system has no memory.
+  std::byte* take(std::size_t bytes);
+
+ private:
+  std::vector<MappedMemory> ranges_;
+  std::size_t used_ = 0;  // of the last range
 };
 
 }  // namespace pykv::cpu

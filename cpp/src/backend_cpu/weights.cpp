@@ -71,24 +71,25 @@ WeightId Backend::create_weight(DType type, std::uint32_t rows, std::uint32_t co
   weight.rows = rows;
   weight.cols = cols;
   weight.layout = kernels::panel_layout(type, cols);
+  const std::uint32_t panels = rows == 1 ? 0 : ceil_div(rows, kPanelWidth);
+  const std::size_t size = rows == 1 ? cols * sizeof(float) : panels * weight.layout.bytes;
   if (rows == 1) {
     weight.gain.resize(cols);
     decode_row(type, bytes, weight.gain);
   } else {
-    const std::uint32_t panels = ceil_div(rows, kPanelWidth);
-    weight.panels = cpu::MappedMemory::allocate(panels * weight.layout.bytes);
-    if (weight.panels.data() == nullptr)
-      throw OutOfMemory("[Backend.create_weight] the system has no room for " +
-                        std::to_string(panels * weight.layout.bytes) + " bytes");
+    weight.panels = impl_->weight_memory.take(size);
+    if (weight.panels == nullptr)
+      throw OutOfMemory("[Backend.create_weight] the system has no room for " + std::to_string(size) +
+                        " bytes");
     impl_->threads->run(panels, [&](std::uint32_t panel, std::uint32_t) {
       const std::uint32_t first = panel * kPanelWidth;
       kernels::pack_panel(type, std::min(kPanelWidth, rows - first), cols,
                           bytes.data() + first * row_bytes(type, cols),
-                          weight.panels.data() + panel * weight.layout.bytes);
+                          weight.panels + panel * weight.layout.bytes);
     });
   }
   const WeightId id{impl_->next_id("create_weight")};
-  impl_->weight_bytes += weight.bytes();
+  impl_->weight_bytes += size;
   impl_->weights.emplace(id.value, std::move(weight));
   return id;
 }
@@ -109,7 +110,7 @@ void Backend::embed(WeightId table, std::span<const Token> tokens, Rows out) {
     if (weight.rows == 1) {
       std::memcpy(view.row(i), weight.gain.data(), weight.cols * sizeof(float));
     } else {
-      kernels::unpack_lane(weight.type, weight.panels.data() + token / kPanelWidth * weight.layout.bytes,
+      kernels::unpack_lane(weight.type, weight.panels + token / kPanelWidth * weight.layout.bytes,
                            token % kPanelWidth, {view.row(i), weight.cols});
     }
   });
@@ -127,7 +128,7 @@ void Backend::linear(WeightId id, Rows in, Rows out) {
 
   kernels::LinearTask whole;
   whole.type = weight.type;
-  whole.panels = weight.panels.data();
+  whole.panels = weight.panels;
   whole.panel_bytes = weight.layout.bytes;
   whole.values_offset = weight.layout.values_offset;
   whole.cols = weight.cols;
