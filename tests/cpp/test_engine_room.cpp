@@ -65,8 +65,10 @@ TEST(a_resumed_session_is_not_preempted_over_and_over) {
   for (std::uint32_t i = 0; i < 8; ++i) bench.loop.submit(greedy(text(8, i + 1), 400));
   bench.run();
   CHECK(bench.finished.size() == 8);
-  CHECK(bench.loop.snapshot()->preempted <= 2 * 8);
-  CHECK(bench.loop.snapshot()->computed_prompt_tokens <= 8 * 400);
+  CHECK(bench.loop.snapshot()->preempted < 8);
+  CHECK(bench.loop.snapshot()->computed_prompt_tokens < 1200);
+  // While there is no more room than before, a waiting one is not looked up every step.
+  CHECK(bench.cache.stats().match_query_tokens < 10000);
 }
 
 TEST(a_prompt_that_can_never_fit_is_refused_with_both_numbers) {

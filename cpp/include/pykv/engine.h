@@ -69,7 +69,8 @@ struct Histogram {
 struct SessionView {
   RequestId request = 0;
   std::string tenant, state;  // waiting, prefilling, generating
-  std::uint32_t prompt_tokens = 0, cached_tokens = 0, computed_tokens = 0, generated_tokens = 0;
+  std::uint32_t prompt_tokens = 0, cached_tokens = 0, generated_tokens = 0;
+  std::uint32_t computed_tokens = 0;  // of the prompt, by itself, again after preemption
   double age_seconds = 0;
 };
 
