@@ -6,28 +6,23 @@ import argparse
 import sys
 from typing import Any
 
+from pykv.cli.options import integer
+
 EXAMPLES = """examples:
   pykv bench batched -npp 1024 -ntg 64 -npl 1,4,16 -pps
   pykv bench batched -npp 512 -ntg 32 -npl 1,8 -ctk q8_0 -ctv q8_0 --output-format jsonl
 """
 
-LARGEST = 1 << 24
+LARGEST = 1 << 24  # tokens or cells of one measurement
 
-
-def positive(text: str) -> int:
-    """A count from the command line, 1 … 2**24."""
-    value = int(text)
-    if not 1 <= value <= LARGEST:
-        raise argparse.ArgumentTypeError(f"{value} is not in 1 … {LARGEST}")
-    return value
-
-
-def non_negative(text: str) -> int:
-    return 0 if text.strip() == "0" else positive(text)
+positive = integer(1, LARGEST)
+non_negative = integer(0, LARGEST)
+threads = integer(0, 1024)
 
 
 def positive_list(text: str) -> list[int]:
-    return [positive(part) for part in text.split(",")]
+    """Comma-separated counts."""
+    return [positive(part.strip()) for part in text.split(",")]
 
 
 def add_parser(subparsers: Any) -> None:
@@ -49,7 +44,7 @@ def add_parser(subparsers: Any) -> None:
     add("-pps", action="store_true", help="all sequences share one prompt")
     add("-ctk", "--cache-type-k", default="f16", help="f32, f16 or q8_0 (f16)")
     add("-ctv", "--cache-type-v", default="f16", help="f32, f16 or q8_0 (f16)")
-    add("-t", "--threads", type=non_negative, default=0, help="threads (all cores)")
+    add("-t", "--threads", type=threads, default=0, help="threads (all cores)")
     add("--output-format", choices=["md", "jsonl"], default="md", help="table or JSON lines")
 
 
