@@ -319,9 +319,7 @@ void bind_engine(py::module_& m) {
       .def(
           "set_limits",
           [](PyEngine& e, OptionalInt parallel, OptionalInt batch_size, OptionalInt prefill_chunk,
-             OptionalInt queue_length) {
-            e.set_limits({parallel, batch_size, prefill_chunk, queue_length});
-          },
+             OptionalInt queue_length) { e.set_limits({parallel, batch_size, prefill_chunk, queue_length}); },
           py::kw_only(), py::arg("parallel") = py::none(), py::arg("batch_size") = py::none(),
           py::arg("prefill_chunk") = py::none(), py::arg("queue_length") = py::none(),
           "Changes the given limits between steps; the others keep their value.")
