@@ -82,7 +82,7 @@ class LayerSpec:
 
 class Backend:
     """
-    The machine that computes: kernels, threads, weights and pool memory. One call at a time.
+    The machine that computes: kernels, threads, weights and pool memory. Calls from several threads wait for each other.
     """
     @staticmethod
     def available_isas() -> list[str]:

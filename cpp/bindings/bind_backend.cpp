@@ -309,8 +309,8 @@ void bind_pools(py::class_<Backend>& c) {
 void bind_backend(py::module_& m) {
   bind_types(m);
   py::class_<Backend> c(m, "Backend",
-                        "The machine that computes: kernels, threads, weights and pool memory. One call at "
-                        "a time.");
+                        "The machine that computes: kernels, threads, weights and pool memory. Calls from "
+                        "several threads wait for each other.");
   c.def(py::init([](std::uint32_t threads, const std::string& isa) {
           return std::make_unique<Backend>(BackendConfig{threads, isa});
         }),

@@ -2,11 +2,7 @@
 #include <pybind11/numpy.h>
 #include <pybind11/stl.h>
 
-#include <array>
-#include <cstddef>
-#include <functional>
 #include <memory>
-#include <mutex>
 #include <utility>
 
 #include "arguments.h"
@@ -55,13 +51,6 @@ std::optional<Plan> plan(const Cache& cache, const py::sequence& given) {
   return cache.plan(requests.list);
 }
 
-// A Backend takes one call at a time. Python threads that use one step at once wait for
-// each other here; caches with a backend of their own rarely share a mutex.
-std::mutex& calls_of(const Backend& backend) {
-  static std::array<std::mutex, 61> all;
-  return all[std::hash<const Backend*>{}(&backend) / alignof(std::max_align_t) % all.size()];
-}
-
 // A float32 buffer of the backend for one call.
 class Scratch {
  public:
@@ -98,7 +87,6 @@ void write(Step& step, const PyInt& layer, const FloatRows& k, const FloatRows& 
   const auto v_values = values(v);
   const Unlocked unlocked;
   Backend& backend = step.backend();
-  const std::lock_guard one_call(calls_of(backend));
   const Scratch k_rows(backend, step.rows(), k_width);
   const Scratch v_rows(backend, step.rows(), v_width);
   backend.upload(k_rows.rows(), k_values);
@@ -118,7 +106,6 @@ FloatRows attend(Step& step, const PyInt& layer, const FloatRows& q, const PyInt
   {
     const Unlocked unlocked;
     Backend& backend = step.backend();
-    const std::lock_guard one_call(calls_of(backend));
     const Scratch q_rows(backend, step.rows(), q_width);
     const Scratch out_rows(backend, step.rows(), width);
     backend.upload(q_rows.rows(), q_values);

@@ -8,7 +8,8 @@
 // shares them. Two tiers of instruction sets may differ from each other.
 //
 // Errors: every size and handle is checked, in release builds (InvalidArgument).
-// Threads: one call at a time per Backend; a call uses up to `threads` threads itself.
+// Threads: any; a call waits for the one that is inside and uses up to `threads` threads
+// itself. Destroying it needs the last call to have returned.
 #pragma once
 
 #include <cstddef>

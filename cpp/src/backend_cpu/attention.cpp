@@ -231,6 +231,7 @@ bool worth_splitting(const Attention& a, const std::vector<QueryBlock>& blocks, 
 
 void Backend::attend(PoolId id, std::uint32_t layer, Rows q, Rows out, const AttentionBatch& batch,
                      const AttentionParams& params) {
+  const auto call = impl_->enter();
   Attention a{};
   a.pool = &impl_->pool("attend", id);
   a.place = &impl_->layer("attend", *a.pool, layer);

@@ -109,10 +109,18 @@ std::vector<std::string> Backend::available_isas() {
 }
 
 const std::string& Backend::isa() const { return impl_->isa; }
-std::uint32_t Backend::threads() const { return impl_->threads->threads(); }
-void Backend::set_threads(std::uint32_t threads) { impl_->start_threads("set_threads", threads); }
+std::uint32_t Backend::threads() const {
+  const auto call = impl_->enter();
+  return impl_->threads->threads();
+}
+
+void Backend::set_threads(std::uint32_t threads) {
+  const auto call = impl_->enter();
+  impl_->start_threads("set_threads", threads);
+}
 
 BufferId Backend::create_buffer(std::uint32_t rows, std::uint32_t width) {
+  const auto call = impl_->enter();
   if (rows == 0 || width == 0)
     refuse("create_buffer",
            std::to_string(rows) + " rows of width " + std::to_string(width) + "; both must be at least 1");
@@ -131,11 +139,13 @@ BufferId Backend::create_buffer(std::uint32_t rows, std::uint32_t width) {
 }
 
 void Backend::destroy_buffer(BufferId buffer) {
+  const auto call = impl_->enter();
   if (impl_->buffers.erase(buffer.value) == 0)
     refuse("destroy_buffer", "no buffer has the handle " + std::to_string(buffer.value));
 }
 
 void Backend::upload(Rows to, std::span<const float> from) {
+  const auto call = impl_->enter();
   const cpu::RowView view = impl_->view("upload", "to", to);
   if (from.size() != std::size_t{view.count} * view.width)
     refuse("upload", std::to_string(from.size()) + " values for " + std::to_string(view.count) +
@@ -145,6 +155,7 @@ void Backend::upload(Rows to, std::span<const float> from) {
 }
 
 void Backend::download(Rows from, std::span<float> to) const {
+  const auto call = impl_->enter();
   const cpu::RowView view = impl_->view("download", "from", from);
   if (to.size() != std::size_t{view.count} * view.width)
     refuse("download", "room for " + std::to_string(to.size()) + " values, rows hold " +

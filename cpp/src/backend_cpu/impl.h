@@ -4,6 +4,7 @@
 
 #include <map>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <string>
 #include <vector>
@@ -68,6 +69,7 @@ struct RopeTable {
 }
 
 struct State {
+  mutable std::mutex calls;  // held by the call that is inside
   const kernels::Kernels* kernels = nullptr;
   std::string isa;
   std::optional<ThreadPool> threads;
@@ -81,6 +83,8 @@ struct State {
   std::size_t weight_bytes = 0;
   RopeTable rope;
 
+  // The first thing of every public call: waits for the one that is inside.
+  [[nodiscard]] std::unique_lock<std::mutex> enter() const { return std::unique_lock(calls); }
   // `method` is the public one, for messages.
   void start_threads(const char* method, std::uint32_t count);
   std::uint32_t next_id(const char* method);

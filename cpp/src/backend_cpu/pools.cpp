@@ -153,6 +153,7 @@ const BlockLayout::LayerPlace& cpu::State::layer(const char* method, const Pool&
 }
 
 PoolId Backend::create_pool(const BlockLayout& layout, std::uint32_t blocks) {
+  const auto call = impl_->enter();
   check_layout(layout);
   if (blocks == 0 || blocks > std::numeric_limits<CellIndex>::max() / kBlockCells ||
       layout.block_bytes() == 0)
@@ -170,11 +171,13 @@ PoolId Backend::create_pool(const BlockLayout& layout, std::uint32_t blocks) {
 }
 
 void Backend::destroy_pool(PoolId pool) {
+  const auto call = impl_->enter();
   if (impl_->pools.erase(pool.value) == 0)
     refuse("destroy_pool", "no pool has the handle " + std::to_string(pool.value));
 }
 
 void Backend::commit_blocks(PoolId id, std::span<const BlockIndex> blocks) {
+  const auto call = impl_->enter();
   Pool& pool = impl_->pool("commit_blocks", id);
   const std::vector<BlockIndex> sorted = check_blocks("commit_blocks", pool, blocks, false);
   const std::vector<BlockSpan> spans = join(sorted);
@@ -190,6 +193,7 @@ void Backend::commit_blocks(PoolId id, std::span<const BlockIndex> blocks) {
 }
 
 void Backend::release_blocks(PoolId id, std::span<const BlockIndex> blocks) {
+  const auto call = impl_->enter();
   Pool& pool = impl_->pool("release_blocks", id);
   const std::vector<BlockIndex> sorted = check_blocks("release_blocks", pool, blocks, true);
   const std::size_t bytes = pool.layout.block_bytes();
@@ -198,6 +202,7 @@ void Backend::release_blocks(PoolId id, std::span<const BlockIndex> blocks) {
 }
 
 void Backend::write_kv(PoolId id, std::uint32_t layer, Rows k, Rows v, std::span<const CellIndex> cells) {
+  const auto call = impl_->enter();
   Pool& pool = impl_->pool("write_kv", id);
   const BlockLayout::LayerPlace& place = impl_->layer("write_kv", pool, layer);
   const cpu::RowView keys = impl_->view("write_kv", "k", k);
@@ -227,6 +232,7 @@ void Backend::write_kv(PoolId id, std::uint32_t layer, Rows k, Rows v, std::span
 
 void Backend::read_kv(PoolId id, std::uint32_t layer, std::span<const CellIndex> cells, std::span<float> k,
                       std::span<float> v) const {
+  const auto call = impl_->enter();
   const Pool& pool = impl_->pool("read_kv", id);
   const BlockLayout::LayerPlace& place = impl_->layer("read_kv", pool, layer);
   const std::size_t k_width = std::size_t{place.kv_heads} * place.k.dim;

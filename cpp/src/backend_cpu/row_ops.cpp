@@ -78,6 +78,7 @@ void rotate_head(float* head, const RopeParams& params, const float* cos_sin) {
 }  // namespace
 
 void Backend::rms_norm(Rows in, WeightId gain, float epsilon, Rows out) {
+  const auto call = impl_->enter();
   const RowView x = impl_->view("rms_norm", "in", in);
   const RowView y = impl_->view("rms_norm", "out", out);
   const cpu::Weight& weight = impl_->weight("rms_norm", gain);
@@ -94,6 +95,7 @@ void Backend::rms_norm(Rows in, WeightId gain, float epsilon, Rows out) {
 }
 
 void Backend::rope(Rows rows, std::uint32_t heads, const RopeParams& params, std::span<const Pos> positions) {
+  const auto call = impl_->enter();
   const RowView x = impl_->view("rope", "x", rows);
   check_rope(x, heads, params, positions);
   fill_rope_table(impl_->rope, params, positions);
@@ -106,6 +108,7 @@ void Backend::rope(Rows rows, std::uint32_t heads, const RopeParams& params, std
 }
 
 void Backend::silu_mul(Rows gate, Rows up) {
+  const auto call = impl_->enter();
   const RowView g = impl_->view("silu_mul", "gate", gate);
   const RowView u = impl_->view("silu_mul", "up", up);
   cpu::check_width("silu_mul", "up", u, g.width);
@@ -116,6 +119,7 @@ void Backend::silu_mul(Rows gate, Rows up) {
 }
 
 void Backend::add(Rows accumulator, Rows x) {
+  const auto call = impl_->enter();
   const RowView a = impl_->view("add", "accumulator", accumulator);
   const RowView b = impl_->view("add", "x", x);
   cpu::check_width("add", "x", b, a.width);
@@ -125,6 +129,7 @@ void Backend::add(Rows accumulator, Rows x) {
 }
 
 void Backend::gather(Rows in, std::span<const std::uint32_t> rows, Rows out) {
+  const auto call = impl_->enter();
   const RowView x = impl_->view("gather", "in", in);
   const RowView y = impl_->view("gather", "out", out);
   cpu::check_width("gather", "out", y, x.width);

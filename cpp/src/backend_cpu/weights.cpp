@@ -65,6 +65,7 @@ const cpu::Weight& cpu::State::weight(const char* method, WeightId id) const {
 
 WeightId Backend::create_weight(DType type, std::uint32_t rows, std::uint32_t cols,
                                 std::span<const std::byte> bytes) {
+  const auto call = impl_->enter();
   check_shape(type, rows, cols, bytes.size());
   cpu::Weight weight;
   weight.type = type;
@@ -94,9 +95,13 @@ WeightId Backend::create_weight(DType type, std::uint32_t rows, std::uint32_t co
   return id;
 }
 
-std::size_t Backend::weight_bytes() const { return impl_->weight_bytes; }
+std::size_t Backend::weight_bytes() const {
+  const auto call = impl_->enter();
+  return impl_->weight_bytes;
+}
 
 void Backend::embed(WeightId table, std::span<const Token> tokens, Rows out) {
+  const auto call = impl_->enter();
   const cpu::Weight& weight = impl_->weight("embed", table);
   const cpu::RowView view = impl_->view("embed", "out", out);
   cpu::check_width("embed", "out", view, weight.cols);
@@ -117,6 +122,7 @@ void Backend::embed(WeightId table, std::span<const Token> tokens, Rows out) {
 }
 
 void Backend::linear(WeightId id, Rows in, Rows out) {
+  const auto call = impl_->enter();
   const cpu::Weight& weight = impl_->weight("linear", id);
   const cpu::RowView x = impl_->view("linear", "in", in);
   const cpu::RowView y = impl_->view("linear", "out", out);
