@@ -18,6 +18,10 @@ class Limits:
     """How much of a refused body is still read, so that the client sees the 413."""
     bodies_bytes: int = 256 * 2**20
     """All bodies being read at one time (503)."""
+    header_seconds: float = 30.0
+    """Time for the headers of a request; then the connection is closed."""
+    stall_seconds: float = 60.0
+    """Time in which a client may take nothing of a reply; then the connection is closed."""
     body_seconds: float = 60.0
     """Time from the headers to the end of the body (408)."""
     open_requests: int = 2048

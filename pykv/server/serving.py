@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 import uvicorn
 from starlette.applications import Starlette
 
+from pykv.server.connection import connection_class
 from pykv.server.service import Service
 
 STOP_SECONDS = 10
@@ -33,9 +34,10 @@ async def serve(
     On the first signal open requests end (streams with an error event), new ones are
     refused, then the sockets close. Calls `ready` once requests are accepted.
     """
+    service: Service = app.state.service
     config = uvicorn.Config(
         app,
-        http="h11",
+        http=connection_class(service.limits),
         ws="none",
         lifespan="on",
         log_config=None,  # the command line decides where logs go
@@ -45,7 +47,6 @@ async def serve(
         timeout_graceful_shutdown=STOP_SECONDS,
     )
     server = _Server(config)
-    service: Service = app.state.service
     loop = asyncio.get_running_loop()
     stops: list[asyncio.Task[None]] = []
 

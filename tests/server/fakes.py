@@ -15,6 +15,7 @@ import httpx
 import uvicorn
 
 from pykv import _core
+from pykv.server.connection import connection_class
 
 BOS, END = 256, 257
 VOCAB = 258
@@ -226,7 +227,8 @@ def events_of(text: str) -> list[Any]:
 @contextlib.contextmanager
 def served(app: Any) -> Iterator[str]:
     """The application behind a real socket, in a thread. Yields its base URL."""
-    config = uvicorn.Config(app, host="127.0.0.1", port=0, log_level="error", http="h11")
+    http = connection_class(app.state.service.limits)
+    config = uvicorn.Config(app, host="127.0.0.1", port=0, log_level="error", http=http)
     server = uvicorn.Server(config)
     started = threading.Event()
 
