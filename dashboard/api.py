@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import math
 from typing import Any
 
 from flask import Blueprint, Response, jsonify, request
@@ -15,6 +17,7 @@ from .tuning import Conflict
 blueprint = Blueprint("api", __name__, url_prefix="/api/v1")
 
 _AUDIT_DEFAULT, _AUDIT_MAX = 50, 1000
+_INTEGER_DIGITS = 20
 
 
 @blueprint.get("/overview")
@@ -81,10 +84,26 @@ def _json_body() -> dict[str, Any] | None:
     if request.mimetype != "application/json":
         return None
     try:
-        body = request.get_json(silent=True)
-    except RecursionError:  # thousands of nested brackets
+        body = json.loads(
+            request.get_data(), parse_constant=_number, parse_int=_integer, parse_float=_number
+        )
+    except (ValueError, RecursionError):  # thousands of nested brackets
         return None
     return body if isinstance(body, dict) else None
+
+
+def _number(text: str) -> float:
+    """What is not finite could not be written as JSON again, in the answer or the audit."""
+    value = float(text)
+    if not math.isfinite(value):
+        raise ValueError(f"{text} is not a finite number")
+    return value
+
+
+def _integer(text: str) -> int:
+    if len(text) > _INTEGER_DIGITS:
+        raise ValueError("an integer is too long")
+    return int(text)
 
 
 def _generation_seen(body: dict[str, Any]) -> int | None:

@@ -139,7 +139,7 @@ def _read_tail(path: Path) -> list[AuditRow]:
     except OSError as error:
         raise AdminError(
             f"[AuditLog.open] cannot read {path}: {error.strerror}; "
-            "make it readable for this user, or choose another folder (state_dir)"
+            "make it readable for this user, or set XDG_STATE_HOME to another"
         ) from error
     rows = []
     for line in lines:

@@ -30,7 +30,13 @@ _FORMAT = 1
 def default_state_dir() -> Path:
     """$XDG_STATE_HOME/pykv, or ~/.local/state/pykv."""
     base = os.environ.get("XDG_STATE_HOME", "")
-    root = Path(base) if base.startswith("/") else Path.home() / ".local" / "state"
+    try:
+        root = Path(base) if base.startswith("/") else Path.home() / ".local" / "state"
+    except RuntimeError:  # a user without an entry and without HOME, as in some containers
+        raise AdminError(
+            "[SecretsStore.open] this user has no home folder; set XDG_STATE_HOME to a folder "
+            "that is kept"
+        ) from None
     return root / "pykv"
 
 
@@ -43,14 +49,14 @@ def read_private(path: Path) -> bytes | None:
     except OSError as error:
         raise AdminError(
             f"[SecretsStore.open] cannot read {path}: {error.strerror}; "
-            "make it readable for this user, or choose another folder (state_dir)"
+            "make it readable for this user, or set XDG_STATE_HOME to another"
         ) from error
     with os.fdopen(descriptor, "rb") as file:
         facts = os.fstat(file.fileno())
         if not stat.S_ISREG(facts.st_mode) or facts.st_uid != os.geteuid():
             raise AdminError(
                 f"[SecretsStore.open] {path} is not a plain file of this user; "
-                "move it away, or choose another folder (state_dir)"
+                "move it away, or set XDG_STATE_HOME to another"
             )
         if facts.st_mode & 0o077:
             raise AdminError(
@@ -83,12 +89,12 @@ def _prepare_folder(folder: Path) -> None:
     except OSError as error:
         raise AdminError(
             f"[SecretsStore.open] cannot use {folder}: {error.strerror}; "
-            "choose another folder (state_dir)"
+            "set XDG_STATE_HOME to another"
         ) from error
     if facts.st_uid != os.geteuid() or facts.st_mode & 0o022:
         raise AdminError(
             f"[SecretsStore.open] {folder} (mode {facts.st_mode & 0o777:04o}) can be written by "
-            f"others; run: chmod 700 {folder}, or choose another folder (state_dir)"
+            f"others; run: chmod 700 {folder}, or set XDG_STATE_HOME to another"
         )
 
 
@@ -202,7 +208,7 @@ def _locked(folder: Path) -> Iterator[None]:
     except OSError as error:
         raise AdminError(
             f"[SecretsStore.open] cannot write in {folder}: {error.strerror}; "
-            "choose another folder (state_dir)"
+            "set XDG_STATE_HOME to another"
         ) from error
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)

@@ -6,7 +6,6 @@ on; if another one came between, it is refused and the other change is shown.
 
 from __future__ import annotations
 
-import math
 import threading
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -112,11 +111,12 @@ def _in_range(field: Field, value: Any) -> Number:
     kind = "an integer" if field.integer else "a number"
     limit = f"{kind} from {field.minimum} to {field.maximum} ({field.unit})"
     number: Number | None = None
-    if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value):
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    if is_number and field.minimum <= value <= field.maximum:  # also false for NaN
         number = value
         if field.integer:
             number = int(value) if value == int(value) else None
-    if number is None or not field.minimum <= number <= field.maximum:
+    if number is None:
         raise InvalidValue(
             f"[Tuning.apply] {field.name} = {value!r} is out of range; give {limit}",
             field=field.name,

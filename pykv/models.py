@@ -50,12 +50,17 @@ CATALOG = {
 }
 
 
+def expand_user(text: str) -> Path:
+    """The path with a leading ~ replaced; as it is if there is no such user."""
+    return Path(os.path.expanduser(text))
+
+
 def models_dir() -> Path:
     """The folder for model files; may not exist yet. Raises `Error` for users without a
     home folder."""
     own = os.environ.get("PYKV_MODELS")
     if own:
-        return Path(own).expanduser()
+        return expand_user(own)
     cache = os.environ.get("XDG_CACHE_HOME")
     try:
         return (Path(cache) if cache else Path.home() / ".cache") / "pykv" / "models"
@@ -75,7 +80,7 @@ def resolve(name_or_path: str | os.PathLike[str]) -> Path:
         if path.is_file():
             return path
         raise Error(f"[models.resolve] {text} is not in {models_dir()}; run: pykv pull {text}")
-    path = Path(text).expanduser()
+    path = expand_user(text)
     if path.is_file():
         return path
     if path.is_dir():

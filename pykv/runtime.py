@@ -96,7 +96,7 @@ class Runtime:
         self.template = ChatTemplate.from_gguf(self.gguf)
         self.backend = _core.Backend(threads=options.threads)
         self.model = _core.Model(self.gguf, self.backend)
-        given_as_path = Path(options.model).expanduser() == path
+        given_as_path = models.expand_user(options.model) == path
         self.model_id = path.stem if given_as_path else options.model
         self.cache = self._make_cache()
         self.engine = _core.Engine(

@@ -142,6 +142,16 @@ def test_default_folder(monkeypatch: pytest.MonkeyPatch) -> None:
     assert default_state_dir() == Path("/home/someone/.local/state/pykv")
 
 
+def test_a_user_without_a_home_is_told_what_to_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_home() -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.delenv("XDG_STATE_HOME", raising=False)
+    monkeypatch.setattr(Path, "home", no_home)
+    with pytest.raises(AdminError, match="XDG_STATE_HOME"):
+        default_state_dir()
+
+
 def test_scrypt_by_the_standard_s_example() -> None:
     """RFC 7914, section 12, third vector, first 32 bytes."""
     digest = scrypt("password", b"NaCl", ScryptCost(n=1024, r=8, p=16))

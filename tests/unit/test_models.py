@@ -292,3 +292,8 @@ def test_the_default_model_is_in_the_catalog(smollm2_path: Path) -> None:
     entry = models.CATALOG[models.DEFAULT_MODEL]
     assert smollm2_path.stat().st_size == entry.size
     assert models.sha256_of(smollm2_path) == entry.sha256
+
+
+def test_the_home_of_nobody_is_just_a_missing_file() -> None:
+    with pytest.raises(Error, match="there is no file '~nobody-of-that-name/x.gguf'"):
+        models.resolve("~nobody-of-that-name/x.gguf")
