@@ -43,6 +43,7 @@ struct CellCounts {
   std::uint32_t active = 0;    // held by at least one sequence
   std::uint32_t idle = 0;      // held by the prefix tree only
   std::uint32_t free = 0;
+  std::uint32_t free_blocks = 0;  // blocks without any held cell
 };
 
 class CellMap {

@@ -93,6 +93,10 @@ struct Cache::Impl {
   void touch() { ++generation; }
   bool is_committed(BlockIndex block) const { return committed[block] != 0; }
   void set_committed(std::span<const BlockIndex> blocks, bool value);
+  // Blocks that are not committed are free: every held cell lies in a committed one.
+  std::uint64_t free_committed_blocks() const {
+    return cells.counts().free_blocks + committed_blocks - cells.block_count();
+  }
 
   CacheConfig config;
   Backend& backend;

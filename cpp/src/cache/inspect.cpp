@@ -103,16 +103,18 @@ void check_exact(const Cache::Impl& cache, const Cache::Impl::Sequence& sequence
 }
 
 void check_blocks(const Cache::Impl& cache) {
-  std::uint64_t committed = 0;
+  std::uint64_t committed = 0, free_committed = 0;
   for (BlockIndex block = 0; block < cache.cells.block_count(); ++block) {
     if (cache.is_committed(block)) {
       ++committed;
+      free_committed += cache.cells.block_is_free(block) ? 1 : 0;
     } else {
       require(cache.cells.block_is_free(block),
               "block " + std::to_string(block) + " is held but not committed");
     }
   }
   require(committed == cache.committed_blocks, "committed blocks do not add up");
+  require(free_committed == cache.free_committed_blocks(), "free committed blocks do not add up");
   require(cache.config.pool_bytes == 0 || committed * cache.layout.block_bytes() <= cache.config.pool_bytes,
           "committed bytes exceed the budget");
 }

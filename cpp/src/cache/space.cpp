@@ -36,15 +36,17 @@ bool Cache::Impl::withdraw_announcements() {
 }
 
 void Cache::Impl::release_excess_blocks() {
-  std::vector<BlockIndex> idle;  // highest first: low blocks are the next to be used
-  for (BlockIndex block = cells.block_count(); block-- > 0;) {
-    if (is_committed(block) && cells.block_is_free(block)) idle.push_back(block);
-  }
   const std::uint64_t keep = committed_blocks / kHysteresisShare;
-  if (idle.size() <= keep) return;
-  idle.resize(idle.size() - keep);
-  backend.release_blocks(pool, idle);
-  set_committed(idle, false);
+  const std::uint64_t idle = free_committed_blocks();
+  if (idle <= keep) return;  // every tick comes here
+  std::vector<BlockIndex> excess;
+  excess.reserve(idle - keep);
+  // Highest first: low blocks are the next to be used.
+  for (BlockIndex block = cells.block_count(); block-- > 0 && excess.size() < idle - keep;) {
+    if (is_committed(block) && cells.block_is_free(block)) excess.push_back(block);
+  }
+  backend.release_blocks(pool, excess);
+  set_committed(excess, false);
   touch();
 }
 

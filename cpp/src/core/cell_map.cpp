@@ -34,6 +34,7 @@ CellMap::CellMap(std::uint32_t blocks) {
   partly_free_.resize(bitmap_words);
   leased_.resize(bitmap_words);
   counts_.capacity = counts_.free = blocks * kBlockCells;
+  counts_.free_blocks = blocks;
 }
 
 template <class Visit>
@@ -173,6 +174,7 @@ void CellMap::change(BlockIndex index, std::uint64_t cells) {
     block.start &= ~bits::one(here);
   }
   merge_around(index, cells);
+  if (block.free == bits::kAll && free_before != bits::kAll) ++counts_.free_blocks;
   if (free_before == 0 ? block.free != 0 : block.free == bits::kAll) refresh(index);
 }
 
@@ -214,6 +216,7 @@ void CellMap::take(SeqId seq, CellSpan cells) {
   move_lease(seq, last / kBlockCells, (blocks_[last / kBlockCells].free & ~taken) != 0);
   for_blocks(cells, [&](BlockIndex index, std::uint32_t begin, std::uint32_t end) {
     Block& block = blocks_[index];
+    if (block.free == bits::kAll) --counts_.free_blocks;
     block.free &= ~bits::range(begin, end);
     block.start |= bits::one(begin);
     words_[std::size_t{index} * kBlockCells + begin] = 1;
@@ -310,6 +313,7 @@ void CellMap::check_block(BlockIndex index, CellCounts& recount) const {
   }
   const bool leased = block.lease != SeqId{};
   const bool whole = block.free == bits::kAll;
+  recount.free_blocks += whole ? 1 : 0;
   if (leased && block.free == 0) fail("a full block is leased");
   if (leased) {
     const auto entry = leases_.find(block.lease);
@@ -321,7 +325,7 @@ void CellMap::check_block(BlockIndex index, CellCounts& recount) const {
 }
 
 void CellMap::check_integrity() const {
-  CellCounts recount{counts_.capacity, 0, 0, 0};
+  CellCounts recount;
   std::size_t leases = 0;
   for (BlockIndex index = 0; index < block_count(); ++index) {
     check_block(index, recount);
@@ -330,7 +334,7 @@ void CellMap::check_integrity() const {
   if (leases != leases_.size())
     throw IntegrityError("[CellMap.check_integrity] a sequence has a lease that no block knows");
   if (recount.active != counts_.active || recount.idle != counts_.idle || recount.free != counts_.free ||
-      counts_.capacity != blocks_.size() * kBlockCells)
+      recount.free_blocks != counts_.free_blocks || counts_.capacity != blocks_.size() * kBlockCells)
     throw IntegrityError("[CellMap.check_integrity] the counters differ from a recount");
 }
 
