@@ -4,6 +4,7 @@
 #include <memory>
 #include <numeric>
 #include <random>
+#include <set>
 #include <utility>
 #include <vector>
 
@@ -32,6 +33,23 @@ Tokens joined(Tokens a, const Tokens& b) {
   a.insert(a.end(), b.begin(), b.end());
   return a;
 }
+
+// Least recently used first, and shows what the tree told it.
+struct RecordingLru final : EvictionPolicy {
+  void candidate(const Candidate& facts) override {
+    known[facts.node] = facts;
+    lru.candidate(facts);
+  }
+  void withdraw(NodeId node) override {
+    known.erase(node);
+    lru.withdraw(node);
+  }
+  std::optional<NodeId> victim() const override { return lru.victim(); }
+  std::size_t size() const override { return lru.size(); }
+
+  std::map<NodeId, Candidate> known;
+  LruPolicy lru;
+};
 
 struct World {
   explicit World(std::uint32_t blocks, EdgeHash hash = default_edge_hash)
@@ -73,7 +91,7 @@ struct World {
   }
 
   CellMap map;
-  LruPolicy lru;
+  RecordingLru lru;
   PrefixTree tree;
   double now = 0;
 };
@@ -208,8 +226,10 @@ TEST(eviction_goes_leaf_by_leaf_least_recently_used_first) {
   CHECK(world.tree.counts().candidates == 2);
   CHECK(world.tree.evict(500, 0) == 20);
   CHECK(world.tree.match(ns, joined(range(0, 50), range(200, 220))).tokens == 50);
-  CHECK(world.tree.evict(500, 0) == 10);
+  // What is left is one branch again, evicted from its tail.
   CHECK(world.tree.nodes().size() == 1 && world.tree.nodes()[0].last_used == 20.0);
+  CHECK(world.tree.evict(10, 0) == 10);
+  CHECK(world.tree.match(ns, joined(range(0, 50), range(100, 110))).tokens == 50);
   CHECK(world.tree.evict(500, 0) == 50);
   world.check();
 }
@@ -229,14 +249,8 @@ TEST(eviction_passes_over_cells_that_sequences_keep) {
 }
 
 TEST(hits_are_counted_by_attach_and_given_to_the_policy) {
-  struct Recorder final : EvictionPolicy {
-    std::map<std::uint32_t, Candidate> known;
-    void candidate(const Candidate& facts) override { known[facts.node.value] = facts; }
-    void withdraw(NodeId node) override { known.erase(node.value); }
-    std::optional<NodeId> victim() const override { return std::nullopt; }
-    std::size_t size() const override { return known.size(); }
-  } recorder;
   CellMap map(2);
+  RecordingLru recorder;
   PrefixTree tree(map, recorder);
   const HolderId holder = tree.attach(ns, {}, 0, 1.0);
   tree.grow(holder, ns, range(0, 10));
@@ -248,8 +262,13 @@ TEST(hits_are_counted_by_attach_and_given_to_the_policy) {
   CHECK(recorder.known.size() == 1);
   const EvictionPolicy::Candidate facts = recorder.known.begin()->second;
   CHECK(facts.hits == 4 && facts.cells == 10 && facts.depth == 10 && facts.last_used == 5.0);
-  tree.attach(ns, range(0, 10), 4, 6.0);  // splits: the rest stays a candidate
+  const HolderId inside = tree.attach(ns, range(0, 10), 4, 6.0);  // splits: the rest stays a candidate
   CHECK(recorder.known.size() == 1 && recorder.known.begin()->second.cells == 6);
+  CHECK(recorder.known.begin()->second.hits == 4);
+  tree.detach(inside, 7.0);  // and is whole again, as its most used part was
+  CHECK(recorder.known.size() == 1);
+  const EvictionPolicy::Candidate whole = recorder.known.begin()->second;
+  CHECK(whole.hits == 5 && whole.cells == 10 && whole.depth == 10 && whole.last_used == 7.0);
 }
 
 TEST(wrong_calls_throw_and_change_nothing) {
@@ -296,6 +315,115 @@ TEST(the_destructor_gives_the_cells_back) {
   CHECK(map.counts().free == 128 && lru.size() == 0);
 }
 
+// A tree that remembered where sessions once stood would have a node per token.
+TEST(following_a_branch_token_by_token_leaves_one_node) {
+  for (const EdgeHash hash : {default_edge_hash, constant_hash}) {
+    constexpr Token length = 1000;
+    World world(32, hash);
+    const Tokens branch = range(0, length);
+    const HolderId first = world.compute(branch);
+    const HolderId follower = world.tree.attach(ns, {}, 0, 1.0);
+    for (std::uint32_t i = 0; i < length; ++i) {
+      world.tree.grow(follower, ns, std::span(branch).subspan(i, 1));
+      CHECK(world.tree.counts().nodes <= 2);
+    }
+    CHECK(world.tree.counts().nodes == 1 && world.tree.depth(follower) == length);
+    for (std::uint32_t depth = length; depth-- > 0;) {  // and all the way back
+      world.tree.rewind(follower, depth, 2.0);
+      CHECK(world.tree.counts().nodes <= 2);
+    }
+    CHECK(world.tree.counts().nodes == 1);
+    world.check();
+    world.tree.detach(first, 3.0);
+    world.tree.detach(follower, 3.0);
+    CHECK(world.tree.match(ns, branch).runs == (std::vector<Run>{{0, 0, length, 0}}));
+    CHECK(world.tree.evict(length, 4.0) == length && world.tree.counts().nodes == 0);
+    world.check();
+  }
+}
+
+TEST(sessions_that_compute_the_same_in_lockstep_share_one_node) {
+  World world(32);
+  std::vector<HolderId> sessions;
+  for (int i = 0; i < 3; ++i) sessions.push_back(world.tree.attach(ns, {}, 0, 1.0));
+  for (Token token = 0; token < 300; ++token) {
+    for (const HolderId session : sessions) {
+      world.tree.grow(session, ns, {&token, 1});
+      world.publish(session, static_cast<std::uint32_t>(token), static_cast<std::uint32_t>(token) + 1);
+      CHECK(world.tree.counts().nodes <= 2);
+    }
+  }
+  CHECK(world.tree.counts().nodes == 1 && world.tree.counts().ready_tokens == 300);
+  world.check();
+}
+
+TEST(nodes_merge_when_a_branch_is_evicted) {
+  World world(8);
+  const HolderId kept = world.compute(range(0, 100));
+  const HolderId gone = world.compute(joined(range(0, 60), {7, 8, 9}));
+  world.tree.detach(gone, 10.0);
+  CHECK(world.tree.counts().nodes == 3);
+  CHECK(world.tree.evict(1000, 11.0) == 3);
+  CHECK(world.tree.counts().nodes == 1 && world.tree.depth(kept) == 100);
+  world.check();
+  CHECK(world.tree.match(ns, range(0, 100)).runs == (std::vector<Run>{{0, 0, 100, 0}}));
+}
+
+TEST(announced_tokens_merge_too) {
+  World world(8);
+  const HolderId leader = world.tree.attach(ns, {}, 0, 1.0);
+  world.tree.grow(leader, ns, range(0, 90));
+  world.publish(leader, 0, 30);
+  for (const std::uint32_t depth : {10U, 30U, 50U}) {
+    const HolderId follower = world.tree.attach(ns, range(0, 90), depth, 2.0);
+    CHECK(world.tree.counts().nodes == 2);
+    world.tree.detach(follower, 3.0);
+    CHECK(world.tree.counts().nodes == 1);
+    const PrefixMatch match = world.tree.match(ns, range(0, 90));
+    CHECK(match.tokens == 30 && match.pending == 60);
+    world.check();
+  }
+  CHECK(world.publish(leader, 30, 90) == 60);
+  world.check();
+}
+
+TEST(nodes_of_two_namespaces_do_not_merge) {
+  World world(8);
+  const HolderId holder = world.compute(range(0, 10));
+  world.tree.grow(holder, other_ns, range(10, 20));
+  world.publish(holder, 10, 20);
+  CHECK(world.tree.counts().nodes == 2);
+  world.tree.detach(holder, 5.0);
+  CHECK(world.tree.counts().nodes == 2 && world.tree.counts().candidates == 1);
+  CHECK(world.tree.match(ns, range(0, 20)).tokens == 10);
+  world.check();
+}
+
+// The id of the lower part stays: re-keying its children would take as long as they are many.
+TEST(merging_does_not_touch_the_children) {
+  constexpr Token count = 100000;
+  World world(2 * count / kBlockCells);
+  const Tokens stem = range(0, 100);
+  std::set<std::uint32_t> parents;
+  for (Token i = 0; i < count; ++i) world.tree.detach(world.compute(joined(stem, {i})), world.now);
+  const auto parent_of_all = [&] {
+    parents.clear();
+    for (const PrefixTree::NodeView& node : world.tree.nodes())
+      if (node.children == 0) parents.insert(node.parent.value);
+    CHECK(parents.size() == 1);
+    return *parents.begin();
+  };
+  const std::uint32_t before = parent_of_all();
+  for (std::uint32_t depth = 0; depth < 100; ++depth) {
+    const HolderId holder = world.tree.attach(ns, stem, depth, ++world.now);
+    CHECK(world.tree.counts().nodes == count + (depth == 0 ? 1 : 2));
+    world.tree.detach(holder, ++world.now);
+    CHECK(world.tree.counts().nodes == count + 1);
+  }
+  CHECK(parent_of_all() == before);
+  world.check();
+}
+
 // One chain, grown token by token and cut into one node per token; runs of length 1.
 TEST(a_long_chain_does_not_recurse) {
   constexpr std::uint32_t length = 100000;
@@ -310,13 +438,40 @@ TEST(a_long_chain_does_not_recurse) {
     world.map.drop_holder({2 * i, 1});
   }
   CHECK(world.tree.counts().nodes == 1);
-  for (std::uint32_t depth = length - 1; depth > 0; --depth) world.tree.rewind(holder, depth, 2.0);
+  std::vector<HolderId> holders;  // one at each token
+  for (std::uint32_t depth = length; depth > 0; --depth) {
+    world.tree.rewind(holder, depth, 2.0);
+    holders.push_back(world.tree.copy(holder));
+  }
   CHECK(world.tree.counts().nodes == length);
   CHECK(world.tree.match(ns, tokens).runs.size() == length);
   world.check();
   world.tree.detach(holder, 3.0);
+  std::shuffle(holders.begin(), holders.end(), std::mt19937(1));
+  for (const HolderId each : holders) world.tree.detach(each, 3.0);
+  CHECK(world.tree.counts().nodes == 1);
+  CHECK(world.tree.match(ns, tokens).runs.size() == length);
+  world.check();
   std::uint32_t freed = 0;
   for (std::uint32_t step = 1; step > 0; freed += step) step = world.tree.evict(1, 4.0);
+  CHECK(freed == length && world.tree.counts().nodes == 0);
+  world.check();
+}
+
+// Namespaces that alternate keep the nodes apart without a holder.
+TEST(a_long_chain_without_holders_does_not_recurse) {
+  constexpr std::uint32_t length = 100000;
+  World world(length / kBlockCells + 1);
+  const HolderId holder = world.tree.attach(ns, {}, 0, 1.0);
+  for (Token i = 0; i < static_cast<Token>(length); ++i)
+    world.tree.grow(holder, NamespaceId{static_cast<std::uint32_t>(i) % 2}, {&i, 1});
+  world.publish(holder, 0, length);
+  world.tree.detach(holder, 3.0);
+  CHECK(world.tree.counts().nodes == length && world.tree.counts().candidates == 1);
+  CHECK(world.tree.nodes().size() == length);
+  world.check();
+  std::uint32_t freed = 0;
+  for (std::uint32_t step = 1; step > 0; freed += step) step = world.tree.evict(10, 4.0);
   CHECK(freed == length && world.tree.counts().nodes == 0);
   world.check();
 }
@@ -382,6 +537,12 @@ struct Model {
       parent->children.erase(node->edge);
       node = parent;
     }
+  }
+
+  // Where a holder stands, the branch forks or ends, or the namespace changes; nowhere else.
+  static bool ends_node(const Node& node) {
+    return node.holders > 0 || node.children.size() != 1 ||
+           node.children.begin()->first.first != node.edge.first;
   }
 
   template <class Visit>
@@ -542,11 +703,19 @@ struct Twins : World {
   void compare() {
     check();
     std::uint64_t tokens = 0, ready = 0;
+    std::uint32_t nodes = 0;
     Model::each(model.root, [&](Model::Node& node) {
       ++tokens;
+      nodes += Model::ends_node(node) ? 1 : 0;
       ready += node.ready ? 1 : 0;
     });
     CHECK(tree.counts().tokens == tokens && tree.counts().ready_tokens == ready);
+    CHECK(tree.counts().nodes == nodes);
+    for (const PrefixTree::NodeView& view : tree.nodes()) {
+      if (view.children > 0 || view.holders > 0) continue;
+      const EvictionPolicy::Candidate& facts = lru.known[view.id];
+      CHECK(facts.cells == view.length && facts.depth == view.depth && facts.last_used == view.last_used);
+    }
     CHECK(tree.counts().holders == sessions.size());
     for (const Session& session : sessions) CHECK(tree.depth(session.holder) == depth_of(session.place));
     const NamespaceId space{static_cast<std::uint32_t>(random() % 2)};

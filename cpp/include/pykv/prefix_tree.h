@@ -9,6 +9,10 @@
 //    and moves `ready`, retract() takes back what nobody will compute.
 //  - A Holder is a session's place, always at the end of a node: a place inside a node
 //    splits it. It keeps everything up to there from eviction, and nothing behind it.
+//  - A node that nobody holds any more merges with its child, if that is the only one and
+//    of the same namespace: the tree does not remember where sessions once stood. The
+//    merged node counts as used when its last used part was, and as hit as often as its
+//    most hit part (the upper one: a match of the lower part passes through it).
 //  - Comparison is by token and namespace, always. The hash only finds the bucket; with
 //    a constant hash everything still works, slower (CVE-2025-25183).
 //  - Only exact tokens may be published (Cache enforces exact_upto).
@@ -17,11 +21,13 @@
 // ready < length implies every child has ready 0; runs cover exactly `ready` tokens;
 // positions are the depth from the root; a cell is in at most one node; announced tokens
 // have a holder at or below them, so that a leaf without holders is all ready; such a
-// leaf is a reclaim candidate known to the policy, and nothing else is.
+// leaf is a reclaim candidate known to the policy, and nothing else is; no node could
+// merge with its child (one whose merge found no memory may stay until it is next let go).
 //
-// Costs: match O(tokens / compared words + nodes), grow/publish O(tokens added),
-// split O(runs of the node) and a copy of its shorter half's tokens,
-// trim O(log candidates + cells). Nothing recurses, whatever the shape of the tree.
+// Costs: match O(tokens / compared words + nodes), grow/publish O(tokens added); a place
+// inside a node splits it, leaving one merges: O(tokens of the shorter part) amortized, and
+// O(log candidates) if a leaf's facts change, however many children the nodes have; evict
+// O(log candidates + cells) and at most one merge. Nothing recurses, whatever the shape.
 // Threads: externally locked.
 #pragma once
 
@@ -101,7 +107,8 @@ class PrefixTree {
   // Removes up to `cells` tokens from the tail of the policy's next victim, a leaf without
   // holders. Returns the number of cells that became free; victims whose cells all stay
   // with sequences are passed over, so that 0 means: no candidate left (or `cells` is 0).
-  // Removing a leaf makes its parent a candidate, unless that is held or has others.
+  // Removing a leaf makes its parent a candidate, unless that is held or has others; one
+  // that has a single other child left merges with it.
   std::uint32_t evict(std::uint32_t cells, double now);
 
   const TreeCounts& counts() const;

@@ -106,7 +106,13 @@ PrefixTree::HolderId PrefixTree::attach(NamespaceId ns, std::span<const Token> t
     throw IntegrityError("[PrefixTree.attach] only " + std::to_string(reach.matched) + " of " +
                          std::to_string(depth) + " tokens are in the tree; match() tells how many");
   const std::uint32_t end = impl_->end_of(reach);
-  const HolderId holder = impl_->new_holder(end);
+  HolderId holder;
+  try {
+    holder = impl_->new_holder(end);
+  } catch (...) {
+    impl_->merge(end);
+    throw;
+  }
   for (std::uint32_t at = end; at != Impl::kRoot; at = impl_->nodes[at].parent) {
     PrefixNode& node = impl_->nodes[at];
     node.last_used = std::max(node.last_used, now);
@@ -154,21 +160,17 @@ void PrefixTree::grow(HolderId holder, NamespaceId ns, std::span<const Token> to
   const auto reach = impl_->nodes.follow(from, ns.value, tokens);
   std::uint32_t end = impl_->end_of(reach);
   const std::span<const Token> rest = tokens.subspan(reach.matched);
-  if (!rest.empty()) {
-    if (impl_->can_extend(end, end == from ? 1 : 0, ns)) {
-      impl_->nodes[end].tokens.append(rest);
-    } else {
-      const std::uint32_t leaf = impl_->nodes.create(end, ns.value, rest);
-      impl_->withdraw(end);
-      ++impl_->counts.nodes;
-      end = leaf;
-    }
-    impl_->counts.tokens += rest.size();
+  try {
+    if (!rest.empty()) end = impl_->extend(end, end == from ? 1 : 0, ns, rest);
+  } catch (...) {
+    impl_->merge(end);
+    throw;
   }
   if (end == from) return;
   impl_->hold(end);
   impl_->holder_nodes[holder.value] = end;
-  --impl_->nodes[from].holders;  // it has a child now: nothing to settle
+  --impl_->nodes[from].holders;
+  impl_->settle(from);
 }
 
 std::uint32_t PrefixTree::publish(HolderId holder, std::uint32_t begin, std::span<const Run> runs,

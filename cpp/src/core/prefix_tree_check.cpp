@@ -23,6 +23,7 @@ void check_links(const PrefixNodes& nodes, std::uint32_t id) {
           "its edge is missing or another child has the same");
   require(node.ready <= node.length(), id, "more tokens are ready than it has");
   require(node.ready == 0 || parent.is_ready(), id, "it is ready before its parent");
+  require(node.merge_failed || !nodes.can_merge(id), id, "it could be one node with its only child");
 }
 
 // Marks its cells in `seen`.
@@ -79,7 +80,8 @@ std::vector<PrefixTree::NodeView> PrefixTree::nodes() const {
 void PrefixTree::check_integrity() const {
   const PrefixNodes& nodes = impl_->nodes;
   TreeCounts recount;
-  std::vector<std::uint32_t> children(nodes.id_limit()), holders(nodes.id_limit());
+  std::vector<std::uint32_t> children(nodes.id_limit()), child_xor(nodes.id_limit()),
+      holders(nodes.id_limit());
   std::vector<bool> seen(impl_->cells.counts().capacity);
   for (std::uint32_t id = 1; id < nodes.id_limit(); ++id) {
     const PrefixNode& node = nodes[id];
@@ -88,6 +90,7 @@ void PrefixTree::check_integrity() const {
     check_cells(node, id, impl_->cells, seen);
     check_policy(node, id);
     ++children[node.parent];
+    child_xor[node.parent] ^= id;
     ++recount.nodes;
     recount.tokens += node.length();
     recount.ready_tokens += node.ready;
@@ -99,7 +102,8 @@ void PrefixTree::check_integrity() const {
     ++recount.holders;
   }
   for (std::uint32_t id = 0; id < nodes.id_limit(); ++id) {
-    require(nodes[id].children == children[id], id, "its children differ from a recount");
+    require(nodes[id].children == children[id] && nodes[id].child_xor == child_xor[id], id,
+            "its children differ from a recount");
     require(nodes[id].holders == holders[id], id, "its holders differ from a recount");
   }
   const TreeCounts& counts = impl_->counts;

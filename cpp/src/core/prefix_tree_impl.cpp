@@ -1,6 +1,7 @@
 #include "core/prefix_tree_impl.h"
 
 #include <algorithm>
+#include <new>
 #include <string>
 
 #include "pykv/errors.h"
@@ -46,6 +47,19 @@ std::uint32_t PrefixTree::Impl::split(std::uint32_t node, std::uint32_t count) {
   return upper;
 }
 
+void PrefixTree::Impl::merge(std::uint32_t node) {
+  if (!nodes.can_merge(node)) return;
+  std::uint32_t merged = 0;
+  try {
+    merged = nodes.merge(node);
+  } catch (const std::bad_alloc&) {
+    nodes[node].merge_failed = true;
+    return;
+  }
+  --counts.nodes;
+  if (nodes[merged].is_candidate) offer(merged);
+}
+
 std::uint32_t PrefixTree::Impl::end_of(const PrefixNodes::Reach& reach) {
   return reach.inside == nodes[reach.node].length() ? reach.node : split(reach.node, reach.inside);
 }
@@ -60,13 +74,24 @@ std::uint32_t PrefixTree::Impl::ready_depth(std::uint32_t node) const {
   return nodes[node].start + nodes[node].ready;
 }
 
-bool PrefixTree::Impl::can_extend(std::uint32_t node, std::uint32_t holders, NamespaceId ns) const {
-  const PrefixNode& at = nodes[node];
-  return node != kRoot && at.children == 0 && at.holders == holders && at.name_space == ns.value;
+std::uint32_t PrefixTree::Impl::extend(std::uint32_t node, std::uint32_t holders, NamespaceId ns,
+                                       std::span<const Token> tokens) {
+  PrefixNode& at = nodes[node];
+  std::uint32_t end = node;
+  if (node != kRoot && at.children == 0 && at.holders == holders && at.name_space == ns.value) {
+    at.tokens.append(tokens);
+  } else {
+    end = nodes.create(node, ns.value, tokens);
+    withdraw(node);
+    ++counts.nodes;
+  }
+  counts.tokens += tokens.size();
+  return end;
 }
 
 void PrefixTree::Impl::settle(std::uint32_t node) {
-  while (node != kRoot && nodes[node].children == 0 && nodes[node].holders == 0) {
+  while (node != kRoot && nodes[node].holders == 0) {
+    if (nodes[node].children > 0) return merge(node);
     drop_announced(node);
     if (nodes[node].length() > 0) return offer(node);
     const std::uint32_t parent = nodes[node].parent;
@@ -87,7 +112,7 @@ void PrefixTree::Impl::drop_announced(std::uint32_t leaf) {
   PrefixNode& node = nodes[leaf];
   if (node.is_ready()) return;
   counts.tokens -= node.length() - node.ready;
-  node.tokens.truncate(node.ready);
+  node.tokens.drop_back(node.length() - node.ready);
 }
 
 void PrefixTree::Impl::trim(std::uint32_t leaf, std::uint32_t tokens) {
@@ -98,7 +123,7 @@ void PrefixTree::Impl::trim(std::uint32_t leaf, std::uint32_t tokens) {
     left -= last.length;
   }
   node.ready -= tokens;
-  node.tokens.truncate(node.ready);
+  node.tokens.drop_back(tokens);
   counts.tokens -= tokens;
   counts.ready_tokens -= tokens;
   settle(leaf);

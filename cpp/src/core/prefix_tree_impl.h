@@ -23,15 +23,20 @@ struct PrefixTree::Impl {
   void release(std::uint32_t node, double now);
 
   std::uint32_t split(std::uint32_t node, std::uint32_t count);
+  // Joins `node` with its only child, if both may be one node. Left out without memory.
+  void merge(std::uint32_t node);
   // Ends of the walk from `node` along `tokens` as the end of a node.
   std::uint32_t end_of(const PrefixNodes::Reach& reach);
   // Node on the path of `node` that covers the token before `depth`; the root for 0.
   std::uint32_t ancestor_at(std::uint32_t node, std::uint32_t depth) const;
   std::uint32_t ready_depth(std::uint32_t node) const;  // ready tokens on the path
-  bool can_extend(std::uint32_t node, std::uint32_t holders, NamespaceId ns) const;
+  // Announces `tokens` behind `node`, in it if nobody but `holders` holds stand there.
+  // Returns the node where they end.
+  std::uint32_t extend(std::uint32_t node, std::uint32_t holders, NamespaceId ns,
+                       std::span<const Token> tokens);
 
-  // Restores the invariants of a leaf that lost a holder, a child or tokens: removes what
-  // is announced for nobody, and empty nodes upwards; tells the policy.
+  // Restores the invariants of a node that lost a holder, a child or tokens: removes what
+  // is announced for nobody, and empty nodes upwards; merges; tells the policy.
   void settle(std::uint32_t node);
   void remove(std::uint32_t leaf);
   void trim(std::uint32_t leaf, std::uint32_t tokens);

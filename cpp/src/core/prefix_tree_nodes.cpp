@@ -127,6 +127,7 @@ std::uint32_t PrefixNodes::create(std::uint32_t parent, std::uint32_t name_space
   node.start = (*this)[parent].end();
   link(id);
   ++(*this)[parent].children;
+  (*this)[parent].child_xor ^= id;
   return id;
 }
 
@@ -136,10 +137,10 @@ std::uint32_t PrefixNodes::split(std::uint32_t id, std::uint32_t count) {
   PrefixNode& upper = (*this)[upper_id];
   const std::uint32_t ready = std::min(lower.ready, count);
   CellStretch::Cut cut = lower.cells.cut_at(ready, lower.ready);
-  TokenStretch shorter_half = lower.tokens.shorter_half(count);
+  Strip<Token> shorter = lower.tokens.shorter_part(count);
   const std::size_t edge = edge_of(id);
   // Nothing fails from here on.
-  upper.tokens = lower.tokens.take_front(count, std::move(shorter_half));
+  upper.tokens = lower.tokens.take_front(count, std::move(shorter));
   upper.cells = lower.cells.take_front(std::move(cut));
   free_ids_.pop_back();
   upper.is_live = true;
@@ -149,9 +150,11 @@ std::uint32_t PrefixNodes::split(std::uint32_t id, std::uint32_t count) {
   upper.start = lower.start;
   upper.ready = ready;
   upper.children = 1;
+  upper.child_xor = id;
   upper.last_used = lower.last_used;
   upper.hits = lower.hits;
   edges_[edge].node = upper_id;
+  (*this)[upper.parent].child_xor ^= id ^ upper_id;
   lower.parent = upper_id;
   lower.first = lower.tokens.view().front();
   lower.start += count;
@@ -160,9 +163,40 @@ std::uint32_t PrefixNodes::split(std::uint32_t id, std::uint32_t count) {
   return upper_id;
 }
 
+bool PrefixNodes::can_merge(std::uint32_t id) const {
+  const PrefixNode& node = (*this)[id];
+  return id != 0 && node.holders == 0 && node.children == 1 &&
+         (*this)[node.child_xor].name_space == node.name_space;
+}
+
+std::uint32_t PrefixNodes::merge(std::uint32_t id) {
+  PrefixNode& upper = (*this)[id];
+  const std::uint32_t lower_id = upper.child_xor;
+  PrefixNode& lower = (*this)[lower_id];
+  lower.tokens.reserve_join(upper.tokens);
+  lower.cells.reserve_join(upper.cells);
+  // Nothing fails from here on.
+  unlink(lower_id);
+  edges_[edge_of(id)].node = lower_id;
+  (*this)[upper.parent].child_xor ^= id ^ lower_id;
+  lower.tokens.join(std::move(upper.tokens));
+  lower.cells.join(std::move(upper.cells));
+  lower.parent = upper.parent;
+  lower.first = upper.first;
+  lower.start = upper.start;
+  lower.ready += upper.ready;  // it is 0 unless the upper part is all ready
+  lower.last_used = std::max(lower.last_used, upper.last_used);
+  lower.hits = std::max(lower.hits, upper.hits);
+  upper = PrefixNode{};
+  free_ids_.push_back(id);
+  return lower_id;
+}
+
 void PrefixNodes::erase(std::uint32_t id) {
   unlink(id);
-  --(*this)[(*this)[id].parent].children;
+  PrefixNode& parent = (*this)[(*this)[id].parent];
+  --parent.children;
+  parent.child_xor ^= id;
   (*this)[id] = PrefixNode{};
   free_ids_.push_back(id);
 }

@@ -6,66 +6,53 @@
 #include <span>
 #include <vector>
 
+#include "core/strip.h"
 #include "pykv/prefix_tree.h"
 
 namespace pykv {
 
-// Tokens that grow at the end, shrink at both, and split at the cost of the shorter half.
-class TokenStretch {
- public:
-  std::span<const Token> view() const { return std::span(tokens_).subspan(skipped_); }
-  std::uint32_t size() const { return static_cast<std::uint32_t>(tokens_.size()) - skipped_; }
-  void append(std::span<const Token> more) { tokens_.insert(tokens_.end(), more.begin(), more.end()); }
-  void truncate(std::uint32_t size) noexcept;
-
-  // Taking the first `count` tokens away is done in two steps; only the first can fail.
-  TokenStretch shorter_half(std::uint32_t count) const;
-  TokenStretch take_front(std::uint32_t count, TokenStretch shorter_half) noexcept;
-
- private:
-  bool is_front_shorter(std::uint32_t count) const { return count <= size() / 2; }
-
-  std::vector<Token> tokens_;
-  std::uint32_t skipped_ = 0;  // leading tokens_ that are not part of it; at most half
-};
-
-// The same for the cells of the ready tokens; neighbouring spans are merged.
+// The cells of the ready tokens of a node; neighbouring spans are merged.
 class CellStretch {
  public:
-  std::span<const CellSpan> view() const { return spans_; }
-  void reserve_more(std::size_t spans);
+  std::span<const CellSpan> view() const { return spans_.view(); }
+  void reserve_more(std::size_t spans) { spans_.reserve_back(spans); }
   void append(CellSpan span);
   CellSpan pop(std::uint32_t most);  // up to `most` cells of the last span
 
+  // As of a Strip, in cells: only the first step can fail.
   struct Cut {
     std::size_t span = 0;      // the first one that is not taken whole
     std::uint32_t inside = 0;  // cells of it that are taken
     bool front_is_shorter = false;
-    std::vector<CellSpan> shorter;  // copy of the side with fewer spans
+    Strip<CellSpan> shorter;  // copy of the side with fewer spans
   };
   Cut cut_at(std::uint32_t count, std::uint32_t size) const;  // size: of all spans
   CellStretch take_front(Cut cut) noexcept;
+  void reserve_join(CellStretch& front) { spans_.reserve_join(front.spans_); }
+  void join(CellStretch&& front) noexcept;
 
  private:
-  std::vector<CellSpan> spans_;
+  Strip<CellSpan> spans_;
 };
 
 struct PrefixNode {
-  TokenStretch tokens;
+  Strip<Token> tokens;
   std::uint32_t parent = 0;
   std::uint32_t name_space = 0;
   Token first = 0;          // first of `tokens`
   std::uint32_t start = 0;  // tokens from the root to its beginning
   std::uint32_t ready = 0;  // leading tokens with cells
   std::uint32_t children = 0;
+  std::uint32_t child_xor = 0;  // of the ids of its children: the id of an only child
   std::uint32_t holders = 0;
   bool is_live = false;
   bool is_candidate = false;  // known to the policy
+  bool merge_failed = false;  // for want of memory: it may stay before its only child
   CellStretch cells;          // of the ready tokens
   double last_used = 0;       // itself; a child's counts once the child is gone
   std::uint64_t hits = 0;
 
-  std::uint32_t length() const { return tokens.size(); }
+  std::uint32_t length() const { return static_cast<std::uint32_t>(tokens.size()); }
   std::uint32_t end() const { return start + length(); }
   bool is_ready() const { return ready == length(); }
 };
@@ -83,11 +70,16 @@ class PrefixNodes {
   // Child of `parent` that begins with `token` in `name_space`; 0 if there is none.
   std::uint32_t child(std::uint32_t parent, std::uint32_t name_space, Token token) const;
 
-  // A new leaf behind `parent`. Strong exception guarantee, as for split().
+  // A new leaf behind `parent`. Strong exception guarantee, as for split() and merge().
   std::uint32_t create(std::uint32_t parent, std::uint32_t name_space, std::span<const Token> tokens);
   // Puts the first `count` tokens of `id` into a new parent of it, which is returned. `id`
   // keeps the rest, its holders and its children. 0 < count < length.
   std::uint32_t split(std::uint32_t id, std::uint32_t count);
+  // Undoes split(): puts the tokens of `id` before those of its only child, which is
+  // returned and keeps its id, so that neither its children nor its holders change.
+  std::uint32_t merge(std::uint32_t id);
+  // Whether `id` has no holders and a single child, of its own namespace. Not the root.
+  bool can_merge(std::uint32_t id) const;
   void erase(std::uint32_t id);  // a leaf
 
   // The deepest node that a walk along `tokens` from the end of `node` reaches.
