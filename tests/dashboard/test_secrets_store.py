@@ -120,7 +120,7 @@ def test_links_are_not_followed(tmp_path: Path) -> None:
 
 def test_a_folder_that_cannot_be_made(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(AdminError, match="choose another folder"):
+    with pytest.raises(AdminError, match="set XDG_STATE_HOME to another"):
         open_store(tmp_path / "file" / "state")
 
 

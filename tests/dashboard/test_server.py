@@ -92,7 +92,7 @@ def test_bad_ports(tmp_path: Path) -> None:
 
 def test_bad_state_folder_frees_the_port(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(AdminError, match="choose another folder"):
+    with pytest.raises(AdminError, match="set XDG_STATE_HOME to another"):
         start_admin(FakeClient(), port=0, state_dir=tmp_path / "file")
 
 
