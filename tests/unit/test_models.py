@@ -295,5 +295,5 @@ def test_the_default_model_is_in_the_catalog(smollm2_path: Path) -> None:
 
 
 def test_the_home_of_nobody_is_just_a_missing_file() -> None:
-    with pytest.raises(_core.Error, match="there is no file '~nobody-of-that-name/x.gguf'"):
+    with pytest.raises(_core.Error, match=r"there is no file '~nobody-of-that-name/x\.gguf'"):
         models.resolve("~nobody-of-that-name/x.gguf")
