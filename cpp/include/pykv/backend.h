@@ -9,7 +9,8 @@
 //
 // Errors: every size and handle is checked, in release builds (InvalidArgument).
 // Threads: any; a call waits for the one that is inside and uses up to `threads` threads
-// itself. Destroying it needs the last call to have returned.
+// itself. Destroying it needs the last call to have returned. A forked child gets
+// Unsupported.
 #pragma once
 
 #include <cstddef>

@@ -18,7 +18,7 @@
 // time: commit() throws Busy while another Step is open. Reads are safe beside a step and
 // see its sequences as they were before it. Changing, forking or erasing a sequence of
 // the open step throws Busy; all others may change. A Step that outlives its cache throws
-// InvalidArgument.
+// InvalidArgument. A forked child gets Unsupported.
 #pragma once
 
 #include <cstdint>

@@ -12,6 +12,7 @@
 #include "backend_cpu/attention_worker.h"
 #include "backend_cpu/mapped_memory.h"
 #include "backend_cpu/thread_pool.h"
+#include "core/birthplace.h"
 #include "kernels/kernels.h"
 #include "kernels/panel.h"
 #include "pykv/backend.h"
@@ -69,6 +70,7 @@ struct RopeTable {
 }
 
 struct State {
+  const Birthplace birthplace;
   mutable std::mutex calls;  // held by the call that is inside
   const kernels::Kernels* kernels = nullptr;
   std::string isa;
@@ -84,7 +86,13 @@ struct State {
   RopeTable rope;
 
   // The first thing of every public call: waits for the one that is inside.
-  [[nodiscard]] std::unique_lock<std::mutex> enter() const { return std::unique_lock(calls); }
+  [[nodiscard]] std::unique_lock<std::mutex> enter() const {
+    if (birthplace.left())
+      throw Unsupported(
+          "[Backend] this backend belongs to another process, of which this is a fork; make a new one here, "
+          "or start children with 'spawn'");
+    return std::unique_lock(calls);
+  }
   // `method` is the public one, for messages.
   void start_threads(const char* method, std::uint32_t count);
   std::uint32_t next_id(const char* method);

@@ -171,6 +171,7 @@ PoolId Backend::create_pool(const BlockLayout& layout, std::uint32_t blocks) {
 }
 
 void Backend::destroy_pool(PoolId pool) {
+  if (impl_->birthplace.left()) return;  // may be called by a destructor
   const auto call = impl_->enter();
   if (impl_->pools.erase(pool.value) == 0)
     refuse("destroy_pool", "no pool has the handle " + std::to_string(pool.value));

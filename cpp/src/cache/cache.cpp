@@ -81,7 +81,9 @@ void Cache::Impl::set_committed(std::span<const BlockIndex> blocks, bool value) 
 
 Cache::Cache(CacheConfig config, Backend& backend)
     : impl_(std::make_unique<Impl>(std::move(config), backend)) {}
-Cache::~Cache() = default;
+Cache::~Cache() {
+  if (impl_ && impl_->link->birthplace.left()) static_cast<void>(impl_.release());
+}
 
 const CacheConfig& Cache::config() const { return impl_->config; }
 const BlockLayout& Cache::layout() const { return impl_->layout; }
@@ -89,19 +91,19 @@ Backend& Cache::backend() const { return impl_->backend; }
 
 void Cache::set_watermarks(const Watermarks& marks) {
   validate(marks);
-  const std::lock_guard lock(impl_->link->mutex);
+  const auto lock = impl_->link->lock();
   impl_->config.watermarks = marks;
   impl_->touch();
 }
 
 Watermarks Cache::watermarks() const {
-  const std::lock_guard lock(impl_->link->mutex);
+  const auto lock = impl_->link->lock();
   return impl_->config.watermarks;
 }
 
 CacheStats Cache::stats() const {
   const Impl& c = *impl_;
-  const std::lock_guard lock(c.link->mutex);
+  const auto lock = c.link->lock();
   const CellCounts& cells = c.cells.counts();
   CacheStats s;
   s.cells_capacity = cells.capacity;

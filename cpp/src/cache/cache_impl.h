@@ -18,6 +18,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "core/birthplace.h"
 #include "pykv/cache.h"
 #include "pykv/cell_map.h"
 #include "pykv/errors.h"
@@ -46,7 +47,15 @@ struct Plan::Data {
 struct Cache::Impl {
   // Outlives the cache as long as a Step does, so that the Step finds out.
   struct Link {
+    const Birthplace birthplace;
     std::mutex mutex;
+    [[nodiscard]] std::unique_lock<std::mutex> lock() {
+      if (birthplace.left())
+        throw Unsupported(
+            "[Cache] this cache belongs to another process, of which this is a fork; make a new one here, or "
+            "start children with 'spawn'");
+      return std::unique_lock(mutex);
+    }
     Impl* cache = nullptr;  // null once the cache is gone
   };
 

@@ -7,23 +7,23 @@
 namespace pykv {
 
 Span Cache::bounds(SeqId seq) const {
-  const std::lock_guard lock(impl_->link->mutex);
+  const auto lock = impl_->link->lock();
   const RunList& runs = impl_->find(seq, "bounds").runs;
   return {runs.begin(), runs.end()};
 }
 
 Pos Cache::exact_upto(SeqId seq) const {
-  const std::lock_guard lock(impl_->link->mutex);
+  const auto lock = impl_->link->lock();
   return impl_->find(seq, "exact_upto").exact_upto;
 }
 
 std::vector<Run> Cache::runs(SeqId seq) const {
-  const std::lock_guard lock(impl_->link->mutex);
+  const auto lock = impl_->link->lock();
   return impl_->find(seq, "runs").runs.to_vector();
 }
 
 std::vector<SeqId> Cache::sequences() const {
-  const std::lock_guard lock(impl_->link->mutex);
+  const auto lock = impl_->link->lock();
   std::vector<SeqId> ids;
   ids.reserve(impl_->sequences.size());
   for (const auto& [id, sequence] : impl_->sequences) ids.push_back(id);
@@ -32,19 +32,19 @@ std::vector<SeqId> Cache::sequences() const {
 }
 
 std::uint32_t Cache::shared_cells(SeqId seq) const {
-  const std::lock_guard lock(impl_->link->mutex);
+  const auto lock = impl_->link->lock();
   return impl_->find(seq, "shared_cells").runs.shared_cells();
 }
 
 std::vector<PrefixTree::NodeView> Cache::prefix_nodes() const {
-  const std::lock_guard lock(impl_->link->mutex);
+  const auto lock = impl_->link->lock();
   return impl_->tree.nodes();
 }
 
 void Cache::read_rows(SeqId seq, std::uint32_t layer, Span span, std::span<float> k,
                       std::span<float> v) const {
   const Impl& c = *impl_;
-  const std::lock_guard lock(c.link->mutex);
+  const auto lock = c.link->lock();
   const RunList& runs = c.find(seq, "read_rows").runs;
   if (layer >= c.layout.layer_count()) {
     throw InvalidArgument(where("read_rows") + "layer is " + std::to_string(layer) + ", the cache has " +
@@ -123,7 +123,7 @@ void check_blocks(const Cache::Impl& cache) {
 
 void Cache::check_integrity() const {
   const Impl& c = *impl_;
-  const std::lock_guard lock(c.link->mutex);
+  const auto lock = c.link->lock();
   c.cells.check_integrity();
   c.tree.check_integrity();
   check_blocks(c);

@@ -60,7 +60,7 @@ std::uint64_t Plan::blocks_to_commit() const { return data_ ? data_->to_commit.s
 std::optional<Plan> Cache::plan(std::span<const StepRequest> requests) const {
   const Impl& c = *impl_;
   if (requests.empty()) throw InvalidArgument(where("plan") + "no requests; give at least one");
-  const std::lock_guard lock(c.link->mutex);
+  const auto lock = c.link->lock();
   auto data = std::make_shared<Plan::Data>();
   data->cache_id = c.cache_id;
   data->generation = c.generation;
@@ -138,7 +138,7 @@ void add_rows(Step::Impl& step, const Item& item, const RunList& runs) {
 
 Step Cache::commit(Plan plan) {
   Impl& c = *impl_;
-  const std::lock_guard lock(c.link->mutex);
+  const auto lock = c.link->lock();
   if (c.open_step != nullptr) {
     throw Busy(where("commit") + "another step is open; finish it or roll it back first");
   }

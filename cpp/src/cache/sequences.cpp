@@ -134,7 +134,7 @@ void Cache::Impl::rewind(Sequence& sequence, Pos end) {
 
 SeqId Cache::create(NamespaceId ns) {
   Impl& c = *impl_;
-  const std::lock_guard lock(c.link->mutex);
+  const auto lock = c.link->lock();
   return c.insert({ns, RunList(c.cells), c.tree.attach(ns, {}, 0, c.now()), 0, nullptr});
 }
 
@@ -142,7 +142,7 @@ Cache::Opened Cache::open(NamespaceId ns, std::span<const Token> tokens,
                           std::optional<std::uint32_t> max_reuse) {
   check_tokens(tokens, "open");
   Impl& c = *impl_;
-  const std::lock_guard lock(c.link->mutex);
+  const auto lock = c.link->lock();
   const PrefixMatch match = c.tree.match(ns, tokens);
   const std::uint32_t reuse = reusable(match, tokens.size(), max_reuse);
 
@@ -165,20 +165,20 @@ Cache::Opened Cache::open(NamespaceId ns, std::span<const Token> tokens,
 
 std::uint32_t Cache::match(NamespaceId ns, std::span<const Token> tokens) const {
   check_tokens(tokens, "match");
-  const std::lock_guard lock(impl_->link->mutex);
+  const auto lock = impl_->link->lock();
   return impl_->tree.match(ns, tokens).tokens;
 }
 
 SeqId Cache::fork(SeqId seq) {
   Impl& c = *impl_;
-  const std::lock_guard lock(c.link->mutex);
+  const auto lock = c.link->lock();
   const Impl::Sequence& from = c.find_for_change(seq, "fork");
   return c.insert({from.name_space, from.runs, c.tree.copy(from.holder), from.exact_upto, from.announced});
 }
 
 void Cache::remove(SeqId seq, Span span) {
   Impl& c = *impl_;
-  const std::lock_guard lock(c.link->mutex);
+  const auto lock = c.link->lock();
   Impl::Sequence& sequence = c.find_for_change(seq, "remove");
   check_tail(span, sequence.runs.end(), "remove");
   if (span.begin != span.end) c.rewind(sequence, span.begin);
@@ -186,7 +186,7 @@ void Cache::remove(SeqId seq, Span span) {
 
 void Cache::clear(SeqId seq) {
   Impl& c = *impl_;
-  const std::lock_guard lock(c.link->mutex);
+  const auto lock = c.link->lock();
   Impl::Sequence& sequence = c.find_for_change(seq, "clear");
   c.withdraw_announcement(sequence);
   c.rewind(sequence, 0);
@@ -194,14 +194,14 @@ void Cache::clear(SeqId seq) {
 
 void Cache::erase(SeqId seq) {
   Impl& c = *impl_;
-  const std::lock_guard lock(c.link->mutex);
+  const auto lock = c.link->lock();
   c.find_for_change(seq, "erase");
   c.drop(c.sequences.find(seq));
 }
 
 void Cache::erase_all() {
   Impl& c = *impl_;
-  const std::lock_guard lock(c.link->mutex);
+  const auto lock = c.link->lock();
   if (c.open_step != nullptr) {
     throw Busy(where("erase_all") + "a step is open; finish it or roll it back first");
   }

@@ -51,13 +51,13 @@ void Cache::Impl::release_excess_blocks() {
 }
 
 std::uint32_t Cache::evict(std::uint32_t cells, EvictReason reason) {
-  const std::lock_guard lock(impl_->link->mutex);
+  const auto lock = impl_->link->lock();
   return impl_->evict(cells, reason);
 }
 
 std::uint32_t Cache::reclaim(std::uint32_t wanted) {
   Impl& c = *impl_;
-  const std::lock_guard lock(c.link->mutex);
+  const auto lock = c.link->lock();
   ++c.reclaim_ticks;
   const CellCounts& counts = c.cells.counts();
   const std::uint32_t target = reclaim_target(c.config.watermarks, counts.capacity, counts.free, wanted);
@@ -71,7 +71,7 @@ std::uint32_t Cache::reclaim(std::uint32_t wanted) {
 }
 
 void Cache::reset_prefixes() {
-  const std::lock_guard lock(impl_->link->mutex);
+  const auto lock = impl_->link->lock();
   impl_->evict(std::numeric_limits<std::uint32_t>::max(), EvictReason::request);
 }
 

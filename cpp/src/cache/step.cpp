@@ -50,7 +50,11 @@ Step::Step(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 Step::Step(Step&&) noexcept = default;
 
 Step::~Step() {
-  if (impl_) rollback();
+  if (!impl_) return;
+  if (impl_->link->birthplace.left())
+    static_cast<void>(impl_.release());
+  else
+    rollback();
 }
 
 std::uint32_t Step::rows() const { return impl_->plan->rows; }
@@ -58,19 +62,19 @@ std::span<const Pos> Step::positions() const { return impl_->positions; }
 const AttentionBatch& Step::attention() const { return impl_->attention; }
 
 Backend& Step::backend() const {
-  const std::lock_guard lock(impl_->link->mutex);
+  const auto lock = impl_->link->lock();
   return impl_->cache("backend").backend;
 }
 
 const LayerSpec& Step::layer(std::uint32_t layer) const {
-  const std::lock_guard lock(impl_->link->mutex);
+  const auto lock = impl_->link->lock();
   const Cache::Impl& cache = impl_->cache("layer");
   impl_->check_layer(layer, cache, "layer");
   return cache.config.layers[layer];
 }
 
 void Step::write(std::uint32_t layer, Rows k, Rows v) {
-  const std::lock_guard lock(impl_->link->mutex);
+  const auto lock = impl_->link->lock();
   Cache::Impl& cache = impl_->cache("write");
   impl_->check_layer(layer, cache, "write");
   const LayerSpec& spec = cache.config.layers[layer];
@@ -83,7 +87,7 @@ void Step::write(std::uint32_t layer, Rows k, Rows v) {
 }
 
 void Step::attend(std::uint32_t layer, Rows q, Rows out, const AttentionParams& params) {
-  const std::lock_guard lock(impl_->link->mutex);
+  const auto lock = impl_->link->lock();
   Cache::Impl& cache = impl_->cache("attend");
   impl_->check_layer(layer, cache, "attend");
   if (!impl_->written[layer]) {
@@ -104,7 +108,7 @@ void Step::attend(std::uint32_t layer, Rows q, Rows out, const AttentionParams& 
 }
 
 void Step::finish() {
-  const std::lock_guard lock(impl_->link->mutex);
+  const auto lock = impl_->link->lock();
   Cache::Impl& cache = impl_->cache("finish");
   for (std::uint32_t layer = 0; layer < impl_->written.size(); ++layer) {
     if (impl_->written[layer]) continue;
@@ -122,7 +126,7 @@ void Step::finish() {
 }
 
 void Step::rollback() {
-  const std::lock_guard lock(impl_->link->mutex);
+  const auto lock = impl_->link->lock();
   if (impl_->link->cache == nullptr || impl_->state != Impl::State::open) return;
   impl_->close(Impl::State::rolled_back);
 }
