@@ -21,6 +21,7 @@ from itertools import product
 from pathlib import Path
 
 from pykv import _core
+from pykv.memory import free_bytes
 
 WARM_UP_TOKENS = 16
 
@@ -153,6 +154,18 @@ class BatchedBench:
         largest = max(options.cells(*row) for row in options.rows())
         self._capacity = options.ctx_size or largest + WARM_UP_TOKENS
         self._computed = 0
+        self._check_memory(largest)
+
+    def _check_memory(self, largest: int) -> None:
+        """Raises InvalidArgument for rows that the machine cannot hold."""
+        per_cell = self._new_cache(1).stats()["bytes_per_cell"]
+        needed, free = min(self._capacity, largest) * per_cell, free_bytes()
+        if needed > free:
+            raise _core.InvalidArgument(
+                f"[BatchedBench] the largest row takes {needed} bytes of KV cells and {free} are "
+                "free; ask for less with -npp, -ntg or -npl, share the prompt with -pps, or use "
+                "-ctk q8_0 -ctv q8_0"
+            )
 
     def run(self, progress: Callable[[int], None] = lambda tokens: None) -> Iterator[BatchedRow]:
         """Measures row after row; rows that need more than `ctx_size` cells are left out,
@@ -165,7 +178,7 @@ class BatchedBench:
     def _measure(self, pp: int, tg: int, pl: int, progress: Callable[[int], None]) -> BatchedRow:
         options = self._options
         rng = random.Random(options.seed)
-        cache = self._new_cache()
+        cache = self._new_cache(self._capacity)
         warm = cache.create()
         self._prefill(cache, [warm], [self._random_tokens(rng, WARM_UP_TOKENS)], lambda n: None)
         cache.erase(warm)
@@ -192,11 +205,11 @@ class BatchedBench:
             computed_tokens=self._computed,
         )  # fmt: skip
 
-    def _new_cache(self) -> _core.Cache:
+    def _new_cache(self, cells: int) -> _core.Cache:
         return _core.Cache(
             layers=self._model.layer_table,
             backend=self._backend,
-            cells=self._capacity,
+            cells=cells,
             type_k=self._options.cache_type_k,
             type_v=self._options.cache_type_v,
         )

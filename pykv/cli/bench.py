@@ -69,6 +69,7 @@ def run(args: argparse.Namespace) -> int:
     )
     total = sum((pp if args.pps else pp * pl) + tg * pl for pp, tg, pl in options.rows())
     console = Console(stderr=True)
+    measured = 0
     bench = batched.BatchedBench(options)
     if args.output_format == "md":
         print(batched.MARKDOWN_HEAD, flush=True)
@@ -77,4 +78,8 @@ def run(args: argparse.Namespace) -> int:
         for row in bench.run(lambda tokens: progress.advance(task, tokens)):
             text = batched.markdown(row) if args.output_format == "md" else batched.json_line(row)
             print(text, flush=True)
+            measured += 1
+    if measured < len(options.rows()):
+        left_out = len(options.rows()) - measured
+        print(f"rows above --ctx-size {args.ctx_size}, left out: {left_out}", file=sys.stderr)
     return 0

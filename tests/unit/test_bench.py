@@ -5,6 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from pykv import _core
+from pykv.bench import batched
 from pykv.bench.batched import MARKDOWN_HEAD, BatchedBench, BatchedOptions, BatchedRow, markdown
 from pykv.cli.main import main
 from tests.reference.gguf_files import write_tiny_llama
@@ -40,6 +42,22 @@ def test_a_shared_prompt_is_stored_once(tiny: Path) -> None:
 
 def test_rows_that_do_not_fit_are_left_out(tiny: Path) -> None:
     assert [row.pl for row in measure(tiny, shared_prompt=True, ctx_size=30)] == [1]
+
+
+def test_rows_left_out_are_mentioned(tiny: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    flags = ["-m", str(tiny), "-npp", "20", "-ntg", "3", "-npl", "1,4", "-c", "30", "-t", "1"]
+    assert main(["bench", "batched", *flags]) == 0
+    assert capsys.readouterr().err == "rows above --ctx-size 30, left out: 1\n"
+
+
+@pytest.mark.parametrize("row", [(1 << 24, 1, 4), (1, 1 << 24, 4), (8, 8, 1 << 22)])
+def test_rows_beyond_the_memory_are_refused(
+    tiny: Path, row: tuple[int, int, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(batched, "free_bytes", lambda: 1 << 20)
+    npp, ntg, npl = ([n] for n in row)
+    with pytest.raises(_core.InvalidArgument, match="1048576 are free; ask for less with -npp"):
+        measure(tiny, npp=npp, ntg=ntg, npl=npl)
 
 
 def test_the_order_of_rows_is_the_original_s(tiny: Path) -> None:
