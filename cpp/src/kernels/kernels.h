@@ -23,11 +23,10 @@ namespace pykv::kernels {
 
 inline constexpr std::uint32_t kPanelWidth = 16;  // outputs of a panel
 static_assert(kPanelWidth == kGroupCells, "K groups are read as panels");
+inline constexpr std::uint8_t kByteBias = 128;  // dot-product instructions want one operand unsigned
 
-// One panel of a stored matrix: value(k, lane) for 16 lanes.
-//   f32, f16, q8_0: element (k * 16 + lane) of `values`
-//   q4_1: nibble k % 8 of 32-bit word ((k / 8) * 16 + lane) of `values`
-//   scales, f16: q8_0 d at (k / 32) * 16 + lane; q4_1 d at (k / 32) * 32 + lane, m 16 later
+// One panel of a stored matrix, value(k, lane) for 16 lanes: of a weight as panel.h says, of
+// K (block_layout.h) element (k * 16 + lane) of `values`, q8_0 d at (k / 32) * 16 + lane.
 struct Panel {
   DType type = DType::f32;
   const std::byte* scales = nullptr;

@@ -29,37 +29,10 @@ PYKV_INLINE void decode_q8_0(const Panel& panel, std::uint32_t k0, std::uint32_t
   }
 }
 
-// Products d * nibble are exact, so that fused or not gives the same value.
-PYKV_INLINE void decode_q4_1(const Panel& panel, std::uint32_t k0, std::uint32_t count, float* tile) {
-  const std::byte* values = panel.values + std::size_t{k0} / 8 * kPanelWidth * 4;
-  for (std::size_t b = k0 / kBlock; b < (k0 + count) / kBlock; ++b) {
-    PYKV_UNROLL
-    for (int v = 0; v < kVecs; ++v) {
-      const std::byte* scales = panel.scales + (b * 2 * kPanelWidth + v * kLanes) * 2;
-      const vf d = load_f16(scales);
-      const vf m = load_f16(scales + kPanelWidth * 2);
-      for (std::size_t group = 0; group < kBlock / 8; ++group) {
-        const vi words = load_words(values + (group * kPanelWidth + v * kLanes) * 4);
-        float* const to = tile + group * 8 * kPanelWidth + v * kLanes;
-        PYKV_UNROLL
-        for (int i = 0; i < 8; ++i) store(to + i * kPanelWidth, multiply_add(d, nibble(words, i), m));
-      }
-    }
-    values += kBlock / 8 * kPanelWidth * 4;
-    tile += kBlock * kPanelWidth;
-  }
-}
-
-// Decodes elements [k0, k0 + count) of a panel. Quantized types: multiples of 32.
+// Decodes elements [k0, k0 + count) of a group of K. Quantized types: multiples of 32.
 void decode_panel(const Panel& panel, std::uint32_t k0, std::uint32_t count, float* tile) {
-  switch (panel.type) {
-    case DType::q8_0:
-      return decode_q8_0(panel, k0, count, tile);
-    case DType::q4_1:
-      return decode_q4_1(panel, k0, count, tile);
-    default:
-      return decode_plain(panel, k0, count, tile);
-  }
+  if (panel.type == DType::q8_0) return decode_q8_0(panel, k0, count, tile);
+  return decode_plain(panel, k0, count, tile);
 }
 
 // What multiply() works on: out(row, panel * 16 + lane) += Σ_k x[row][k] * tile(panel, k, lane),

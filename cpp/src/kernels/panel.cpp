@@ -42,17 +42,19 @@ void pack_plain(std::size_t width, std::uint32_t cols, const std::byte* row, std
     std::memcpy(values + (k * kPanelWidth + lane) * width, row + k * width, width);
 }
 
+// Words of four bytes: the block's own bytes, in their order.
+void pack_words(std::uint32_t words, const std::byte* from, std::uint32_t lane, std::byte* values) {
+  for (std::size_t w = 0; w < words; ++w) std::memcpy(values + (w * kPanelWidth + lane) * 4, from + w * 4, 4);
+}
+
 void pack_q8_0(std::uint32_t cols, const std::byte* row, std::uint32_t lane, std::byte* scales,
                std::byte* values) {
   for (std::size_t b = 0; b < cols / kBlock; ++b, row += 34) {
     std::memcpy(scales + (b * kPanelWidth + lane) * 2, row, 2);
-    pack_plain(1, kBlock, row + 2, lane, values + b * kBlock * kPanelWidth);
+    std::byte biased[kBlock];
+    for (std::size_t i = 0; i < kBlock; ++i) biased[i] = row[2 + i] ^ std::byte{kByteBias};
+    pack_words(kBlock / 4, biased, lane, values + b * kBlock * kPanelWidth);
   }
-}
-
-std::uint32_t nibble(const std::byte* packed, std::uint32_t k) {
-  const auto byte = static_cast<std::uint32_t>(packed[k % 16]);
-  return k < 16 ? byte & 15U : byte >> 4;
 }
 
 void pack_q4_1(std::uint32_t cols, const std::byte* row, std::uint32_t lane, std::byte* scales,
@@ -60,12 +62,25 @@ void pack_q4_1(std::uint32_t cols, const std::byte* row, std::uint32_t lane, std
   for (std::size_t b = 0; b < cols / kBlock; ++b, row += 20) {
     std::memcpy(scales + (b * 2 * kPanelWidth + lane) * 2, row, 2);
     std::memcpy(scales + ((b * 2 + 1) * kPanelWidth + lane) * 2, row + 2, 2);
-    for (std::uint32_t group = 0; group < kBlock / 8; ++group) {
-      std::uint32_t word = 0;
-      for (std::uint32_t i = 0; i < 8; ++i) word |= nibble(row + 4, group * 8 + i) << (4 * i);
-      std::memcpy(values + ((b * 4 + group) * kPanelWidth + lane) * 4, &word, 4);
-    }
+    pack_words(kBlock / 8, row + 4, lane, values + b * kBlock / 2 * kPanelWidth);
   }
+}
+
+std::uint32_t byte_at(const std::byte* values, std::size_t word, std::uint32_t lane, std::size_t byte) {
+  return static_cast<std::uint32_t>(values[(word * kPanelWidth + lane) * 4 + byte]);
+}
+
+float unpack_q8_0(const std::byte* panel, const std::byte* values, std::size_t k, std::uint32_t lane) {
+  const auto biased = static_cast<int>(byte_at(values, k / 4, lane, k % 4));
+  return half_at(panel, k / kBlock * kPanelWidth + lane) * static_cast<float>(biased - kByteBias);
+}
+
+float unpack_q4_1(const std::byte* panel, const std::byte* values, std::size_t k, std::uint32_t lane) {
+  const std::size_t in_half = k % (kBlock / 2);
+  const std::uint32_t byte = byte_at(values, k / kBlock * 4 + in_half / 4, lane, in_half % 4);
+  const std::uint32_t nibble = k % kBlock < kBlock / 2 ? byte & 15U : byte >> 4;
+  const std::size_t scale = k / kBlock * 2 * kPanelWidth + lane;
+  return half_at(panel, scale) * static_cast<float>(nibble) + half_at(panel, scale + kPanelWidth);
 }
 
 }  // namespace
@@ -114,16 +129,11 @@ void unpack_lane(DType type, const std::byte* panel, std::uint32_t lane, std::sp
         out[k] = half_at(values, at);
         break;
       case DType::q8_0:
-        out[k] = half_at(panel, k / kBlock * kPanelWidth + lane) *
-                 static_cast<float>(static_cast<std::int8_t>(values[at]));
+        out[k] = unpack_q8_0(panel, values, k, lane);
         break;
-      default: {
-        std::uint32_t word;
-        std::memcpy(&word, values + (k / 8 * kPanelWidth + lane) * 4, 4);
-        const std::size_t scale = k / kBlock * 2 * kPanelWidth + lane;
-        out[k] = half_at(panel, scale) * static_cast<float>((word >> (k % 8 * 4)) & 15U) +
-                 half_at(panel, scale + kPanelWidth);
-      }
+      default:
+        out[k] = unpack_q4_1(panel, values, k, lane);
+        break;
     }
   }
 }

@@ -10,7 +10,14 @@
 
 namespace pykv::kernels {
 
-// Inside a panel the scales come first, then the values (see Panel in kernels.h).
+// Inside a panel the scales come first, then the values:
+//   f32, f16: value(k, lane) is element k * 16 + lane
+//   q8_0: byte k % 4 of word (k / 4) * 16 + lane, plus kByteBias; d at (k / 32) * 16 + lane
+//   q4_1: with i = k % 16, a nibble of byte i % 4 of word (k / 32 * 4 + i / 4) * 16 + lane, the
+//         low one in the block's first half, the high one in its second, as in the file;
+//         d at (k / 32) * 32 + lane, m 16 later
+// Words have 32 bits, d and m are f16. A vector of words holds four neighbouring k of every
+// lane, which is what dot-product instructions take.
 struct PanelLayout {
   std::size_t values_offset = 0;
   std::size_t bytes = 0;  // multiple of 64

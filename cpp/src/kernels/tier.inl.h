@@ -7,6 +7,7 @@
 // clang-format off
 #include "kernels/vec_common.inl.h"
 #include "kernels/matrix.inl.h"
+#include "kernels/decode_weight.inl.h"
 #include "kernels/linear.inl.h"
 #include "kernels/attention.inl.h"
 #include "kernels/rows.inl.h"

@@ -22,6 +22,7 @@ PYKV_INLINE vi load_words(const std::byte* from) {
 
 PYKV_INLINE void store(float* to, vf v) { std::memcpy(to, &v, sizeof v); }
 PYKV_INLINE vf splat(float x) { return x - vf{}; }  // x + 0 would lose the sign of -0
+PYKV_INLINE vf to_float(vi v) { return __builtin_convertvector(v, vf); }
 PYKV_INLINE vf max(vf a, vf b) { return a > b ? a : b; }
 
 // Lane 0 first: a fixed order.
