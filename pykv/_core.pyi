@@ -678,14 +678,14 @@ def decode_row(
     type: str, data: typing.Annotated[numpy.typing.ArrayLike, numpy.uint8]
 ) -> numpy.typing.NDArray[numpy.float32]:
     """
-    uint8 array in GGUF's row layout -> float32 values. Types f32, f16, bf16, q8_0, q4_1.
+    uint8 array in GGUF's row layout -> float32 values.
     """
 
 def encode_row(
     type: str, values: typing.Annotated[numpy.typing.ArrayLike, numpy.float32]
 ) -> numpy.typing.NDArray[numpy.uint8]:
     """
-    float32 values -> uint8 array in GGUF's row layout. Types f32, f16, bf16, q8_0.
+    float32 values -> uint8 array in GGUF's row layout, by the rules of quant.h.
     """
 
 def kv_types() -> list[str]:

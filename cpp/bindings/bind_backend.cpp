@@ -221,7 +221,7 @@ void bind_types(py::module_& m) {
         return out;
       },
       py::arg("type"), py::arg("values"),
-      "float32 values -> uint8 array in GGUF's row layout. Types f32, f16, bf16, q8_0.");
+      "float32 values -> uint8 array in GGUF's row layout, by the rules of quant.h.");
   m.def(
       "decode_row",
       [](const std::string& type, const Bytes& bytes) {
@@ -232,8 +232,7 @@ void bind_types(py::module_& m) {
         decode_row(dtype, view_bytes(bytes), {out.mutable_data(), static_cast<std::size_t>(out.size())});
         return out;
       },
-      py::arg("type"), py::arg("data"),
-      "uint8 array in GGUF's row layout -> float32 values. Types f32, f16, bf16, q8_0, q4_1.");
+      py::arg("type"), py::arg("data"), "uint8 array in GGUF's row layout -> float32 values.");
 }
 
 void bind_operations(py::class_<Backend>& c) {

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from tests.reference import kernels as reference
+from tests.reference.block_formats import decode, encode
 
 F32 = npt.NDArray[np.float32]
 Bytes = npt.NDArray[np.uint8]
@@ -25,8 +25,8 @@ def stored_matrix(rng: np.random.Generator, kind: str, rows: int, cols: int) -> 
         blocks[:, :4] = scales.view(np.uint8)
         data = blocks.reshape(-1)
     else:
-        data = reference.encode(kind, normal(rng, rows * cols))
-    return data, reference.decode(kind, data).reshape(rows, cols)
+        data = encode(kind, normal(rng, rows * cols))
+    return data, decode(kind, data).reshape(rows, cols)
 
 
 def assert_same_bits(actual: Any, expected: Any) -> None:

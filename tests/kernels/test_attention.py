@@ -9,7 +9,7 @@ import pytest
 
 from tests.kernels.arrays import F32, assert_same_bits, normal
 from tests.kernels.kv import Pool, Shape, contiguous, scattered
-from tests.reference import kernels as reference
+from tests.reference.block_formats import decode, encode
 
 POSITIONS = (1, 15, 16, 17, 63, 64, 65, 255, 256, 257, 700)
 ROWS = (1, 2, 3, 5, 7, 17)
@@ -50,7 +50,7 @@ def test_written_values_are_stored_by_the_encoders_rule(
     for kind, given, actual in zip(
         (pool.shape.type_k, pool.shape.type_v), (k, v), stored, strict=True
     ):
-        expected = reference.decode(kind, reference.encode(kind, given)).reshape(given.shape)
+        expected = decode(kind, encode(kind, given)).reshape(given.shape)
         assert_same_bits(actual, expected)
 
 

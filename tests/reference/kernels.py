@@ -16,64 +16,6 @@ import numpy.typing as npt
 
 F32 = npt.NDArray[np.float32]
 F64 = npt.NDArray[np.float64]
-Bytes = npt.NDArray[np.uint8]
-
-MAX_F16 = np.float32(65504)
-
-
-def encode(kind: str, values: F32) -> Bytes:
-    """float32 values -> bytes in GGUF's row layout, by the rule of quant.h."""
-    flat = np.ascontiguousarray(values, dtype=np.float32).reshape(-1)
-    with np.errstate(all="ignore"):
-        if kind == "f32":
-            return flat.view(np.uint8).copy()
-        if kind == "f16":
-            return flat.astype(np.float16).view(np.uint8)
-        if kind == "bf16":
-            return encode_bf16(flat).view(np.uint8)
-        if kind == "q8_0":
-            return encode_q8_0(flat)
-    raise ValueError(kind)
-
-
-def encode_bf16(flat: F32) -> npt.NDArray[np.uint16]:
-    bits = flat.view(np.uint32)
-    rounded = (bits + np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1))) >> np.uint32(16)
-    quiet = (bits >> np.uint32(16)) | np.uint32(0x40)
-    return np.where(np.isnan(flat), quiet, rounded).astype(np.uint16)
-
-
-def encode_q8_0(flat: F32) -> Bytes:
-    blocks = np.where(np.isnan(flat), np.float32(0), flat).reshape(-1, 32)
-    d = np.minimum(np.abs(blocks).max(axis=1) / np.float32(127), MAX_F16)
-    reciprocal = np.float32(1) / d
-    reciprocal = np.where(np.isfinite(reciprocal), reciprocal, np.float32(0)).astype(np.float32)
-    scaled = np.clip(blocks * reciprocal[:, None], np.float32(-127), np.float32(127))
-    out = np.empty((len(blocks), 34), np.uint8)
-    out[:, :2] = d.astype(np.float16).reshape(-1, 1).view(np.uint8)
-    out[:, 2:] = np.rint(scaled).astype(np.int8).view(np.uint8)
-    return out.reshape(-1)
-
-
-def decode(kind: str, data: Bytes) -> F32:
-    """Bytes in GGUF's row layout -> the float32 values they stand for."""
-    raw = np.ascontiguousarray(data, dtype=np.uint8).reshape(-1)
-    if kind == "f32":
-        return raw.view(np.float32).copy()
-    if kind == "f16":
-        return raw.view(np.float16).astype(np.float32)
-    if kind == "bf16":
-        return (raw.view(np.uint16).astype(np.uint32) << np.uint32(16)).view(np.float32)
-    if kind == "q8_0":
-        blocks = raw.reshape(-1, 34)
-        d = blocks[:, :2].copy().view(np.float16).astype(np.float32)
-        return (d * blocks[:, 2:].view(np.int8).astype(np.float32)).reshape(-1)
-    if kind == "q4_1":
-        blocks = raw.reshape(-1, 20)
-        d, m = blocks[:, :4].copy().view(np.float16).astype(np.float32).T
-        nibbles = np.concatenate([blocks[:, 4:] & 15, blocks[:, 4:] >> 4], axis=1)
-        return (d[:, None] * nibbles.astype(np.float32) + m[:, None]).reshape(-1)
-    raise ValueError(kind)
 
 
 def linear(weight: F32, x: F32) -> F64:
