@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <cstdint>
+#include <limits>
 #include <memory>
 #include <random>
 #include <utility>
@@ -145,6 +146,65 @@ TEST(sixteen_sequences_side_by_side_keep_long_runs) {
   map.check_integrity();
 }
 
+// Work done: what is not at the edges of a span is shared, not visited.
+TEST(a_long_span_is_shared_by_a_few_nodes) {
+  constexpr std::uint32_t count = 100000;
+  CellMap map(2 * count / kBlockCells + 1);
+  RunList list(map);
+  for (std::uint32_t i = 0; i < count; ++i) take_and_append(map, list, {static_cast<Pos>(i), 2 * i, 1, 0});
+  RunList copy(map);
+  copy.append(list, {77, 99000});
+  CHECK(copy.runs() == 99000 - 77 && copy.begin() == 77 && copy.end() == 99000);
+  std::uint32_t held_twice = 0;  // cells that the copy holds itself
+  for (std::uint32_t i = 0; i < count; ++i) held_twice += map.holders(2 * i) - 1;
+  CHECK(held_twice <= 4 * 16);
+  copy.check_integrity();
+
+  RunList less(list);
+  less.remove({500, 50001});
+  CHECK(less.tokens() == count - 49501 && less.next(500) == 50001 && less.previous(50001) == 499);
+  held_twice = 0;
+  for (std::uint32_t i = 0; i < count; ++i) held_twice += map.holders(2 * i) - 1;
+  CHECK(held_twice <= 10 * 16);
+  less.check_integrity();
+  CHECK_THROWS(InvalidArgument, copy.append(list, {98999, 99100}));
+  CHECK(copy.end() == 99000);
+}
+
+TEST(a_window_that_slides_stays_shallow) {
+  CellMap map(64);
+  RunList list(map);
+  Pos end = 0;
+  for (int step = 0; step < 20000; ++step) {
+    CHECK(grow(map, list, SeqId{1}, 1));
+    ++end;
+    if (step >= 1000) list.remove({0, end - 1000});
+    if (step % 2000 == 0) list.check_integrity();
+  }
+  CHECK(list.begin() == end - 1000 && list.tokens() == 1000 && map.counts().active == 1000);
+}
+
+TEST(a_shift_keeps_its_place_among_the_others) {
+  CellMap map(4);
+  RunList list(map);
+  take_and_append(map, list, {0, 0, 30, 0});
+  RunList other(list);
+  list.remove({10, 20});
+  list.shift({20, 30}, -10, -10);
+  CHECK(list.to_vector() == (std::vector<Run>{{0, 0, 10, 0}, {10, 20, 10, -10}}));
+  CHECK_THROWS(InvalidArgument, list.shift({10, 20}, -1, -1));
+  CHECK_THROWS(InvalidArgument, list.shift({0, 5}, 6, 6));
+  CHECK_THROWS(InvalidArgument, list.shift({0, 20}, -1, 0));
+  CHECK_THROWS(InvalidArgument, list.shift({0, 20}, kMaxPos - 19, 0));
+  CHECK_THROWS(InvalidArgument, list.shift({10, kMaxPos}, std::numeric_limits<Pos>::min(), 0));
+  list.shift({0, 20}, kMaxPos - 20, 0);
+  CHECK(list.end() == kMaxPos);
+  list.shift({0, kMaxPos}, -list.begin(), 0);
+  CHECK(list.end() == 20);
+  CHECK(other.to_vector() == (std::vector<Run>{{0, 0, 30, 0}}));
+  CHECK(map.counts().active == 30);
+}
+
 TEST(runs_of_length_one_stay_correct_and_shallow) {
   constexpr std::uint32_t count = 20000;
   CellMap map(2 * count / kBlockCells + 1);
@@ -235,6 +295,52 @@ struct World {
       models[i].push_back({run.first + static_cast<Pos>(k), run.cell + k, run.rotation});
   }
 
+  // Appends what list j has in a span behind the end of list i.
+  void append_span(std::size_t i, std::size_t j, std::mt19937& random) {
+    const Pos begin = lists[i].end() + static_cast<Pos>(random() % 3);
+    const Span span{begin, begin + static_cast<Pos>(random() % 1500)};
+    lists[i].append(lists[j], span);
+    const Model from = models[j];
+    for (const Token1& token : from)
+      if (token.pos >= span.begin && token.pos < span.end) models[i].push_back(token);
+  }
+
+  Span any_span(std::size_t i, std::mt19937& random) const {
+    const Pos begin = static_cast<Pos>(random() % (static_cast<std::uint32_t>(lists[i].end()) + 1));
+    return {begin, begin + static_cast<Pos>(random() % (random() % 3 == 0 ? 1000 : 40))};
+  }
+
+  void remove(std::size_t i, Span span) {
+    lists[i].remove(span);
+    std::erase_if(models[i],
+                  [&](const Token1& token) { return token.pos >= span.begin && token.pos < span.end; });
+  }
+
+  // Moves a span as far as it may go, or refuses to go further.
+  void shift(std::size_t i, Span span, std::mt19937& random) {
+    Pos before = -1, first = kMaxPos, last = -1, behind = 6000;
+    for (const Token1& token : models[i]) {
+      if (token.pos < span.begin) before = token.pos;
+      if (token.pos >= span.end) behind = std::min(behind, token.pos);
+      if (token.pos < span.begin || token.pos >= span.end) continue;
+      first = std::min(first, token.pos);
+      last = token.pos;
+    }
+    CHECK(lists[i].previous(span.begin) == (before < 0 ? std::nullopt : std::optional(before)));
+    if (first > last) return;
+    const Pos lowest = before + 1 - first, room = behind - 1 - last - lowest;
+    const Pos delta = lowest + static_cast<Pos>(random() % static_cast<std::uint32_t>(room + 1));
+    CHECK_THROWS(InvalidArgument, lists[i].shift(span, lowest - 1, 0));
+    if (behind < 6000) CHECK_THROWS(InvalidArgument, lists[i].shift(span, lowest + room + 1, 0));
+    const Pos rotation = random() % 2 == 0 ? delta : 0;
+    lists[i].shift(span, delta, rotation);
+    for (Token1& token : models[i]) {
+      if (token.pos < span.begin || token.pos >= span.end) continue;
+      token.pos += delta;
+      token.rotation += rotation;
+    }
+  }
+
   void truncate(std::size_t i, Pos end) {
     lists[i].truncate(end);
     std::erase_if(models[i], [&](const Token1& token) { return token.pos >= end; });
@@ -262,7 +368,7 @@ TEST(random_operations_equal_a_model) {
     World world(blocks);
     for (int step = 0; step < 6000; ++step) {
       const std::size_t i = random() % world.lists.size(), j = random() % world.lists.size();
-      const auto dice = random() % 20;
+      const auto dice = random() % 28;
       if (dice < 12) world.append(i, random);
       if (dice == 12) world.share_from(i, j, random);
       if (dice == 13 || dice == 14) {
@@ -274,10 +380,13 @@ TEST(random_operations_equal_a_model) {
         world.models[i].clear();
         world.map.drop_lease(SeqId{i + 1});
       }
-      if (dice > 15) {
+      if (dice > 15 && dice < 20) {
         const auto end = static_cast<std::uint32_t>(world.lists[i].end());
         world.truncate(i, static_cast<Pos>(end - std::min<std::uint32_t>(end, random() % 120)));
       }
+      if (dice == 20 || dice == 21) world.append_span(i, j, random);
+      if (dice > 21 && dice < 25) world.remove(i, world.any_span(i, random));
+      if (dice > 24) world.shift(i, world.any_span(i, random), random);
       compare(world.lists[i], world.models[i], random);
       if (step % 100 == 0) world.check_cells();
     }

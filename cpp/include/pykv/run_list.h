@@ -4,7 +4,7 @@
 // starting at `cell`, and were stored for positions lower by `rotation`. Runs name
 // cells, not extents: extent boundaries move when others share or leave, runs do not.
 //
-// The list is a balanced tree (B+ tree, packed to the left). A leaf holds up to 16
+// The list is a balanced tree (B+ tree). Positions ascend and may have gaps. A leaf holds up to 16
 // *pieces*: parts of runs that lie in one block each. Pieces that continue each other are
 // one run wherever runs are counted or visited, also across leaves. Copying a list (fork)
 // copies one pointer: O(1). Each leaf holds its cells once in the CellMap, however many
@@ -16,6 +16,8 @@
 // Threads: externally locked with its CellMap, which must outlive it.
 #pragma once
 
+#include <array>
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <type_traits>
@@ -64,6 +66,23 @@ class RunList {
   // Run that covers `pos`, whole. O(log pieces).
   std::optional<Run> find(Pos pos) const;
 
+  // Appends the tokens that `from` has in `span`, at their positions, the first of which
+  // must be >= end() (throws InvalidArgument). Shares whole subtrees. If this throws,
+  // nothing has changed; so it is with the two below. O(log pieces).
+  void append(const RunList& from, Span span);
+
+  // Removes the tokens in `span`; the others stay where they are. O(log pieces).
+  void remove(Span span);
+
+  // Moves the tokens in `span` by `delta` and adds `rotation` to their runs' rotation. They
+  // must stay behind all tokens before the span and before all behind it, and within
+  // [0, kMaxPos) (throws InvalidArgument). O(pieces of the span).
+  void shift(Span span, Pos delta, Pos rotation);
+
+  // The lowest position >= pos, the highest one < pos, that the list has. O(log pieces).
+  std::optional<Pos> next(Pos pos) const;
+  std::optional<Pos> previous(Pos pos) const;
+
   // Runs clipped to [span.begin, span.end), in position order. O(log pieces + runs).
   // `call` takes a const Run& and must not change the list.
   template <class Call>
@@ -81,13 +100,22 @@ class RunList {
 
  private:
   struct Node;
+  static constexpr std::size_t kMaxHeight = 16;    // 2^32 pieces need 11
+  using Path = std::array<Node*, kMaxHeight + 1>;  // [h]: a node of height h
   struct Visitor {
     void* target;
     void (*call)(void* target, const Run& run);
   };
   void visit(Span span, Visitor visitor) const;
   Node* writable(Node*& slot);
+  Path right_edge(std::uint32_t lowest);
   void append_piece(const Run& piece);
+  void append_node(Node& node);
+  void append_below(const Node& node, Span span);
+  void hang(Node& node, Path& path);
+  void tidy_right_edge();
+  void even_out_last(Node& parent);
+  void collapse();
   void cut(Node*& slot, Pos end);
   static void release(Node* node, CellMap& cells);
 

@@ -12,8 +12,6 @@
 namespace pykv {
 namespace {
 
-constexpr std::size_t kMaxHeight = 16;  // 2^32 pieces need 8
-
 CellSpan cells_of(const Run& run) { return {run.cell, run.length}; }
 
 std::string text(const Run& run) {
@@ -141,13 +139,7 @@ void RunList::append_piece(const Run& piece) {
     root_->push(piece);
     return;
   }
-  std::array<Node*, kMaxHeight> path;  // path[h]: right-most node of height h
-  Node** slot = &root_;
-  for (Node* node = writable(*slot);; node = writable(*slot)) {
-    path[node->height] = node;
-    if (node->is_leaf()) break;
-    slot = &node->children[node->count - 1];
-  }
+  Path path = right_edge(0);
   Node& leaf = *path[0];
   Run& last = leaf.pieces[leaf.count - 1];
   const std::uint32_t height = root_->height;
@@ -160,19 +152,43 @@ void RunList::append_piece(const Run& piece) {
     for (std::uint32_t h = 0; h <= height; ++h) path[h]->sum = path[h]->sum + summary_of(piece);
     return;
   }
-  // A new leaf, below new nodes up to the first one with room; all made before any is linked.
-  std::array<std::unique_ptr<Node>, kMaxHeight + 1> made;
-  std::uint32_t top = 0;
+  auto fresh = std::make_unique<Node>(0);
+  fresh->push(piece);
+  hang(*fresh, path);
+  static_cast<void>(fresh.release());
+}
+
+// Puts `node` behind all others: below the lowest node of the path that has room, with new
+// nodes in between, or below a new root. `path` holds the writable right-most nodes above
+// it. One reference to `node` passes to the list, unless this throws.
+void RunList::hang(Node& node, Path& path) {
+  const std::uint32_t height = root_->height;
+  std::array<std::unique_ptr<Node>, kMaxHeight + 1> made;  // all made before any is linked
+  std::uint32_t top = node.height + 1U;
   for (; top <= height && path[top]->is_full(); ++top) made[top] = std::make_unique<Node>(top);
   if (top > height) made[top] = std::make_unique<Node>(top);
-  made[0]->push(piece);
-  for (std::uint32_t h = 1; h < top; ++h) made[h]->push(made[h - 1].release());
+  Node* below = &node;
+  for (std::uint32_t h = node.height + 1U; h < top; ++h) {
+    made[h]->push(below);
+    below = made[h].release();
+  }
   if (top > height) {
     made[top]->push(root_);
     root_ = path[top] = made[top].release();
   }
-  path[top]->push(made[top - 1].release());
-  for (std::uint32_t h = top + 1; h <= height; ++h) path[h]->sum = path[h]->sum + summary_of(piece);
+  path[top]->push(below);
+  for (std::uint32_t h = top + 1; h <= height; ++h) path[h]->sum = path[h]->sum + node.sum;
+}
+
+// The right-most nodes down to height `lowest`, writable.
+RunList::Path RunList::right_edge(std::uint32_t lowest) {
+  Path path{};
+  Node** slot = &root_;
+  for (Node* node = writable(*slot);; node = writable(*slot)) {
+    path[node->height] = node;
+    if (node->height == lowest) return path;
+    slot = &node->children[node->count - 1];
+  }
 }
 
 void RunList::truncate(Pos new_end) {
@@ -184,8 +200,13 @@ void RunList::truncate(Pos new_end) {
     return;
   }
   cut(root_, new_end);
+  collapse();
+}
+
+// A root with a single child gives way to it. The root must be writable.
+void RunList::collapse() {
   while (!root_->is_leaf() && root_->count == 1) {
-    const std::unique_ptr<Node> old(root_);  // cut() made it ours alone
+    const std::unique_ptr<Node> old(root_);
     root_ = old->children[0];
   }
 }

@@ -34,13 +34,6 @@ class Joiner {
   Run open_{};
 };
 
-Run clipped(const Run& run, Span span) {
-  const Pos begin = std::max(run.first, span.begin);
-  const Pos end = std::min(run.end(), span.end);
-  return {begin, run.cell + static_cast<std::uint32_t>(begin - run.first),
-          static_cast<std::uint32_t>(end - begin), run.rotation};
-}
-
 template <class Node, class Sink>
 void walk(const Node& node, Span span, Sink& sink) {
   const std::uint32_t low = node.entries_below(span.begin);
@@ -81,6 +74,23 @@ std::optional<Run> covering(const Node& node, Pos pos) {
 }
 
 template <class Node>
+std::optional<Pos> next_below(const Node& node, Pos pos) {
+  const std::uint32_t low = node.entries_below(pos);
+  if (low > 0 && node.sum_of(low - 1).tail.end() > pos)
+    return node.is_leaf() ? pos : next_below(*node.children[low - 1], pos);
+  if (low < node.count) return node.first_of(low);
+  return std::nullopt;
+}
+
+template <class Node>
+std::optional<Pos> previous_below(const Node& node, Pos pos) {
+  const std::uint32_t low = node.entries_below(pos);
+  if (low == 0) return std::nullopt;
+  if (!node.is_leaf()) return previous_below(*node.children[low - 1], pos);
+  return std::min(node.pieces[low - 1].end(), pos) - 1;
+}
+
+template <class Node>
 std::uint32_t shared_below(const Node& node, const CellMap& cells) {
   if (node.refs > 1) return node.sum.tokens;
   std::uint32_t shared = 0;
@@ -106,17 +116,19 @@ void check_piece(const Run& piece, Pos end, const CellMap& cells) {
     require(cells.holders(piece.cell + i) > 0, "a cell of the list has no holder");
 }
 
-// Checks everything below `node`; `end` is the end of what came before.
+// Checks everything below `node`; `end` is the end of what came before. Nodes on the right
+// edge and the root may be thin.
 template <class Node>
-void check_node(const Node& node, Pos& end, const CellMap& cells) {
+void check_node(const Node& node, Pos& end, bool may_be_thin, const CellMap& cells) {
   require(node.refs > 0 && node.count > 0 && node.count <= Node::kFanout, "a node is empty or overfull");
+  require(may_be_thin || !node.is_thin(), "a node inside the tree is thin");
   for (std::uint32_t i = 0; i < node.count; ++i) {
     if (node.is_leaf()) {
       check_piece(node.pieces[i], end, cells);
       end = node.pieces[i].end();
     } else {
       require(node.children[i]->height + 1 == node.height, "leaves differ in depth");
-      check_node(*node.children[i], end, cells);
+      check_node(*node.children[i], end, may_be_thin && i + 1 == node.count, cells);
     }
   }
   Node recount(node);
@@ -145,11 +157,19 @@ std::optional<Run> RunList::find(Pos pos) const {
   return covering(*root_, pos);
 }
 
+std::optional<Pos> RunList::next(Pos pos) const {
+  return root_ == nullptr ? std::nullopt : next_below(*root_, pos);
+}
+
+std::optional<Pos> RunList::previous(Pos pos) const {
+  return root_ == nullptr ? std::nullopt : previous_below(*root_, pos);
+}
+
 std::uint32_t RunList::shared_cells() const { return root_ == nullptr ? 0 : shared_below(*root_, *cells_); }
 
 void RunList::check_integrity() const {
   Pos end_of_last = 0;
-  if (root_ != nullptr) check_node(*root_, end_of_last, *cells_);
+  if (root_ != nullptr) check_node(*root_, end_of_last, true, *cells_);
 }
 
 }  // namespace pykv

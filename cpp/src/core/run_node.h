@@ -1,6 +1,7 @@
 // Floor 1, internal. Nodes of a RunList and what they sum up to.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <memory>
 
@@ -23,6 +24,14 @@ inline bool continues(const Run& run, const Run& next) {
   return run.end() == next.first && run.cell + run.length == next.cell && run.rotation == next.rotation;
 }
 
+// The part of `run` that lies in `span`.
+inline Run clipped(const Run& run, Span span) {
+  const Pos begin = std::max(run.first, span.begin);
+  const Pos end = std::min(run.end(), span.end);
+  return {begin, run.cell + static_cast<std::uint32_t>(begin - run.first),
+          static_cast<std::uint32_t>(end - begin), run.rotation};
+}
+
 inline RunSummary summary_of(const Run& piece) { return {piece, piece, piece.length, 1}; }
 
 inline RunSummary operator+(const RunSummary& a, const RunSummary& b) {
@@ -35,8 +44,9 @@ inline RunSummary operator+(const RunSummary& a, const RunSummary& b) {
   return sum;
 }
 
-// All leaves have height 0 and the same depth. A node that is not on the right edge of
-// its list is full, so that the height is at most log16(pieces) + 1.
+// All leaves have height 0 and the same depth. A node is at least half full, unless it is
+// the root or on the right edge of its list, so that the height is at most
+// log8(pieces) + 1.
 struct RunList::Node {
   static constexpr std::uint32_t kFanout = 16;
 
@@ -56,6 +66,7 @@ struct RunList::Node {
 
   bool is_leaf() const { return height == 0; }
   bool is_full() const { return count == kFanout; }
+  bool is_thin() const { return count < kFanout / 2; }
   RunSummary sum_of(std::uint32_t index) const {
     return is_leaf() ? summary_of(pieces[index]) : children[index]->sum;
   }
@@ -70,6 +81,10 @@ struct RunList::Node {
   void add_up();
   void push(const Run& piece);
   void push(Node* child);
+  // Moves the first `moved` entries of `next` behind those of this node, or the last ones
+  // of `previous` before them. Sums are not kept up.
+  void take_front(Node& next, std::uint32_t moved);
+  void take_back(Node& previous, std::uint32_t moved);
 };
 
 // Pieces of one block that follow each other in the list go in one call, so that runs of

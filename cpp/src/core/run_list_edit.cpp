@@ -1,0 +1,160 @@
+// Changes of a RunList that are not at its end: stretches of other lists, removal, shift.
+// All work on a copy, which costs one pointer and shares what does not change.
+#include <algorithm>
+#include <array>
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "core/run_node.h"
+#include "pykv/errors.h"
+#include "pykv/run_list.h"
+
+namespace pykv {
+namespace {
+
+template <class Entry, class Count>
+void move_front(Entry* to, Count& to_count, Entry* from, Count& from_count, std::uint32_t moved) {
+  std::copy_n(from, moved, to + to_count);
+  std::copy(from + moved, from + from_count, from);
+  to_count = static_cast<Count>(to_count + moved);
+  from_count = static_cast<Count>(from_count - moved);
+}
+
+template <class Entry, class Count>
+void move_back(Entry* to, Count& to_count, Entry* from, Count& from_count, std::uint32_t moved) {
+  std::copy_backward(to, to + to_count, to + to_count + moved);
+  std::copy_n(from + from_count - moved, moved, to);
+  to_count = static_cast<Count>(to_count + moved);
+  from_count = static_cast<Count>(from_count - moved);
+}
+
+}  // namespace
+
+void RunList::Node::take_front(Node& next, std::uint32_t moved) {
+  if (is_leaf())
+    move_front(pieces, count, next.pieces, next.count, moved);
+  else
+    move_front(children, count, next.children, next.count, moved);
+}
+
+void RunList::Node::take_back(Node& previous, std::uint32_t moved) {
+  if (is_leaf())
+    move_back(pieces, count, previous.pieces, previous.count, moved);
+  else
+    move_back(children, count, previous.children, previous.count, moved);
+}
+
+// The last two children become one, or two that are not thin, unless they are so already.
+void RunList::even_out_last(Node& parent) {
+  Node*& left_slot = parent.children[parent.count - 2];
+  Node*& right_slot = parent.children[parent.count - 1];
+  if (!left_slot->is_thin() && !right_slot->is_thin()) return;
+  Node& left = *writable(left_slot);
+  Node& right = *writable(right_slot);
+  const std::uint32_t total = std::uint32_t{left.count} + right.count;
+  if (total <= Node::kFanout) {
+    left.take_front(right, right.count);
+    left.add_up();
+    --parent.count;
+    delete &right;
+    return;
+  }
+  if (left.count < total / 2)
+    left.take_front(right, total / 2 - left.count);
+  else
+    right.take_back(left, left.count - total / 2);
+  left.add_up();
+  right.add_up();
+}
+
+// Makes every node but the root at least half full, so that others can follow. Goes down:
+// a thin node gets a sibling when the one above it is evened out.
+void RunList::tidy_right_edge() {
+  Node** slot = &root_;
+  while (!(*slot)->is_leaf()) {
+    Node& node = *writable(*slot);
+    if (node.count > 1) even_out_last(node);
+    if (node.count == 1)
+      collapse();  // only the root can have a single child here
+    else
+      slot = &node.children[node.count - 1];
+  }
+}
+
+// Appends everything below `node`, which stays shared with the lists that have it.
+void RunList::append_node(Node& node) {
+  if (root_ != nullptr) tidy_right_edge();
+  if (root_ == nullptr) {
+    ++node.refs;
+    root_ = &node;
+  } else if (node.height > root_->height) {
+    for (std::uint32_t i = 0; i < node.count; ++i) append_node(*node.children[i]);
+  } else {
+    const bool is_beside_root = node.height == root_->height;
+    Path path = is_beside_root ? Path{} : right_edge(node.height + 1U);
+    hang(node, path);
+    ++node.refs;
+    if (!is_beside_root) return;
+    even_out_last(*root_);
+    collapse();
+  }
+}
+
+void RunList::append_below(const Node& node, Span span) {
+  const std::uint32_t low = node.entries_below(span.begin);
+  for (std::uint32_t i = low > 0 ? low - 1 : 0; i < node.count; ++i) {
+    const RunSummary sum = node.sum_of(i);
+    if (sum.head.first >= span.end) return;
+    if (sum.tail.end() <= span.begin) continue;
+    if (node.is_leaf())
+      append(clipped(node.pieces[i], span), Hold::share);
+    else if (sum.head.first >= span.begin && sum.tail.end() <= span.end)
+      append_node(*node.children[i]);
+    else
+      append_below(*node.children[i], span);
+  }
+}
+
+void RunList::append(const RunList& from, Span span) {
+  const std::optional<Pos> first = from.next(span.begin);
+  if (!first || *first >= span.end) return;
+  if (*first < end())
+    throw InvalidArgument("[RunList.append] position " + std::to_string(*first) +
+                          " of the other list lies before the end of this one at " + std::to_string(end()));
+  RunList next(*this);
+  if (span.begin <= from.begin() && span.end >= from.end())
+    next.append_node(*from.root_);
+  else
+    next.append_below(*from.root_, span);
+  *this = std::move(next);
+}
+
+void RunList::remove(Span span) {
+  if (span.begin >= span.end) return;
+  RunList next(*this);
+  next.truncate(span.begin);
+  next.append(*this, {span.end, kMaxPos});
+  *this = std::move(next);
+}
+
+void RunList::shift(Span span, Pos delta, Pos rotation) {
+  const std::optional<Pos> first = next(span.begin), last = previous(span.end);
+  if (!first || !last || *first > *last) return;
+  const std::int64_t begin = std::int64_t{*first} + delta, last_moved = std::int64_t{*last} + delta;
+  const Pos before = previous(span.begin).value_or(-1), behind = next(span.end).value_or(kMaxPos);
+  if (begin <= before || last_moved >= behind)
+    throw InvalidArgument("[RunList.shift] positions " + std::to_string(*first) + " to " +
+                          std::to_string(*last) + " would move to " + std::to_string(begin) + " to " +
+                          std::to_string(last_moved) + "; they must stay between " + std::to_string(before) +
+                          " and " + std::to_string(behind));
+  RunList moved(*this);
+  moved.truncate(span.begin);
+  for_each(span, [&](const Run& run) {
+    moved.append({run.first + delta, run.cell, run.length, run.rotation + rotation}, Hold::share);
+  });
+  moved.append(*this, {span.end, kMaxPos});
+  *this = std::move(moved);
+}
+
+}  // namespace pykv
