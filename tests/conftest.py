@@ -1,5 +1,5 @@
-"""Fixtures for all tests. The real model comes from the folder PYKV_TEST_MODELS, else
-it is pulled once into pykv's own model folder."""
+"""Fixtures for all tests. Real models come from the folder PYKV_TEST_MODELS; those that
+are not there are pulled once into pykv's own model folder."""
 
 import json
 import os
@@ -30,7 +30,7 @@ class FakeMetadata:
     def string_array(self, key: str) -> list[str]:
         return self.values[key]
 
-    integer_array = string_array
+    integer_array = float_array = string_array
 
 
 @pytest.fixture(scope="session")
@@ -38,13 +38,17 @@ def fake_metadata() -> type[FakeMetadata]:
     return FakeMetadata
 
 
+def model_file(name: str) -> Path:
+    """The file of a model of the catalog."""
+    folder = os.environ.get("PYKV_TEST_MODELS")
+    path = Path(folder or "/nowhere") / models.CATALOG[name].file_name
+    return path if path.is_file() else models.pull(name, progress=False, accept_license=True)
+
+
 @pytest.fixture(scope="session")
 def smollm2_path() -> Path:
     """SmolLM2-135M-Instruct, Q4_1."""
-    folder = os.environ.get("PYKV_TEST_MODELS")
-    if folder:
-        return Path(folder) / models.CATALOG[models.DEFAULT_MODEL].file_name
-    return models.pull(models.DEFAULT_MODEL, progress=False)
+    return model_file(models.DEFAULT_MODEL)
 
 
 @pytest.fixture(scope="session")
@@ -53,9 +57,29 @@ def smollm2_gguf(smollm2_path: Path) -> Any:
 
 
 @pytest.fixture(scope="session")
-def golden() -> list[dict[str, Any]]:
-    """What llama.cpp answered for SmolLM2: prompts, token ids, greedy tokens, log
-    probabilities of the ten best."""
-    text = (ROOT / "tests" / "data" / "golden_smollm2.json").read_text(encoding="utf-8")
+def gemma3_path() -> Path:
+    """Gemma 3 270M, Q4_K_M. Under Gemma's terms of use: fetched for tests, never shipped."""
+    return model_file("gemma3-270m")
+
+
+@pytest.fixture(scope="session")
+def gemma3_gguf(gemma3_path: Path) -> Any:
+    return _core.GgufFile(gemma3_path)
+
+
+def golden_answers(name: str) -> list[dict[str, Any]]:
+    """What llama.cpp answered: prompts, token ids, greedy tokens, log probabilities of the
+    ten best."""
+    text = (ROOT / "tests" / "data" / f"golden_{name}.json").read_text(encoding="utf-8")
     entries: list[dict[str, Any]] = json.loads(text)
     return entries
+
+
+@pytest.fixture(scope="session")
+def golden() -> list[dict[str, Any]]:
+    return golden_answers("smollm2")
+
+
+@pytest.fixture(scope="session")
+def golden_gemma3() -> list[dict[str, Any]]:
+    return golden_answers("gemma3")

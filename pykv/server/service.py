@@ -62,7 +62,7 @@ class Service:
         self._tokenizing = asyncio.Semaphore(limits.tokenizer_threads)
         path = Path(str(runtime.model_path))
         self._names = {self.model_id, runtime.model_id, path.name, path.stem}
-        self._token_bytes = max(len(self.tokenizer.token_bytes(i)) for i in range(self.vocab))
+        self._token_bytes = self.tokenizer.max_token_bytes
 
     async def start(self) -> None:
         """Starts the engine. Call in the event loop that serves."""

@@ -7,7 +7,17 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+import numpy as np
+import numpy.typing as npt
+
 from pykv._core import CorruptModel, UnsupportedModel
+from pykv.tokenizer.endings import END_TEXTS, HARMONY, NEVER_PLAIN
+
+PREFIX = "tokenizer.ggml."
+MODELS = {"gpt2": "byte-level BPE", "llama": "SentencePiece BPE"}
+"""`tokenizer.ggml.model` values that are understood."""
+
+_MAX_TOKEN_CHARS = 1 << 16
 
 
 class Metadata(Protocol):
@@ -20,6 +30,8 @@ class Metadata(Protocol):
     def string_array(self, key: str, /) -> Sequence[str]: ...
 
     def integer_array(self, key: str, /) -> Iterable[Any]: ...
+
+    def float_array(self, key: str, /) -> Iterable[Any]: ...
 
 
 class TokenType(enum.IntEnum):
@@ -34,64 +46,74 @@ class TokenType(enum.IntEnum):
     BYTE = 6
 
 
-# Tokens that end a turn or a text in the chat formats in use.
-_END_TEXTS = frozenset(
-    {
-        "<|im_end|>",
-        "<|endoftext|>",
-        "<|end_of_text|>",
-        "<|eot_id|>",
-        "<|eom_id|>",
-        "<|end|>",
-        "<end_of_turn>",
-        "<|return|>",
-        "<EOT>",
-        "</s>",
-    }
-)
-
-_SUPPORTED_MODELS = ("gpt2",)
+SPECIAL = frozenset({TokenType.UNKNOWN, TokenType.CONTROL, TokenType.USER_DEFINED})
+"""Tokens that are found as they are written, before the text between them is cut."""
 
 
 @dataclass(frozen=True)
 class Vocabulary:
     """The checked tokenizer metadata of one file; the index in `tokens` is the id."""
 
-    tokens: tuple[str, ...]
-    types: tuple[int, ...]
-    merges: tuple[tuple[str, str], ...]
+    model: str  # a key of MODELS
+    tokens: Sequence[str]
+    types: npt.NDArray[np.uint8]  # TokenType of each token
+    merges: Sequence[tuple[str, str]]  # byte-level BPE only
+    scores: npt.NDArray[np.float32] | None  # SentencePiece only
     pre: str
     bos_id: int | None
     eos_id: int | None
+    unknown_id: int | None
     eog_ids: frozenset[int]
-    add_bos: bool | None  # None: the file does not say, the pre-tokenizer decides
+    add_bos: bool | None  # None: the file does not say, the kind of tokenizer decides
     add_eos: bool
+    add_space_prefix: bool | None  # None: the file does not say
+    strip_after: frozenset[int]  # special tokens that swallow the white space behind them
+
+    def ids(self, types: Iterable[TokenType]) -> list[int]:
+        """Ids of the tokens of these types, ascending."""
+        wanted = np.isin(self.types, [int(kind) for kind in types])
+        found: list[int] = np.flatnonzero(wanted).tolist()
+        return found
 
 
 def read_vocabulary(gguf: Metadata) -> Vocabulary:
     """Raises `UnsupportedModel` for other tokenizer models, `CorruptModel` for missing
     or inconsistent metadata."""
-    model = text_of(gguf, "tokenizer.ggml.model")
-    if model not in _SUPPORTED_MODELS:
-        raise UnsupportedModel(
-            f"[Tokenizer.from_gguf] tokenizer model {model!r} is not supported; "
-            f"supported: {', '.join(_SUPPORTED_MODELS)} (byte-level BPE)"
-        )
-    tokens = _strings(gguf, "tokenizer.ggml.tokens")
+    model = tokenizer_model(gguf)
+    tokens = _strings(gguf, PREFIX + "tokens")
+    longest = max(map(len, tokens))
+    if longest > _MAX_TOKEN_CHARS:
+        raise _corrupt(f"a token has {longest} characters; the limit is {_MAX_TOKEN_CHARS}")
     types = _types(gguf, len(tokens))
-    bos_id = _token_id(gguf, "bos", len(tokens))
-    eos_id = _token_id(gguf, "eos", len(tokens))
+    bos_id, eos_id = (_token_id(gguf, name, len(tokens)) for name in ("bos", "eos"))
     return Vocabulary(
+        model=model,
         tokens=tokens,
         types=types,
-        merges=_merges(gguf),
-        pre=text_of(gguf, "tokenizer.ggml.pre", "default"),
+        merges=_merges(gguf) if model == "gpt2" else (),
+        scores=_scores(gguf, len(tokens)) if model == "llama" else None,
+        pre=text_of(gguf, PREFIX + "pre", "default"),
         bos_id=bos_id,
         eos_id=eos_id,
+        unknown_id=_token_id(gguf, "unknown", len(tokens)),
         eog_ids=_end_ids(gguf, tokens, types, eos_id),
-        add_bos=_flag(gguf, "tokenizer.ggml.add_bos_token"),
-        add_eos=bool(_flag(gguf, "tokenizer.ggml.add_eos_token")),
+        add_bos=flag(gguf, "add_bos_token"),
+        add_eos=bool(flag(gguf, "add_eos_token")),
+        add_space_prefix=flag(gguf, "add_space_prefix"),
+        strip_after=_strip_after(gguf, tokens, types),
     )
+
+
+def tokenizer_model(gguf: Metadata) -> str:
+    """The kind of tokenizer; raises `UnsupportedModel` naming the supported ones."""
+    model = text_of(gguf, PREFIX + "model")
+    if model not in MODELS:
+        known = ", ".join(f"{name} ({what})" for name, what in MODELS.items())
+        raise UnsupportedModel(
+            f"[Tokenizer.from_gguf] tokenizer model {model[:80]!r} is not supported; "
+            f"supported: {known}"
+        )
+    return model
 
 
 def text_of(gguf: Metadata, key: str, otherwise: str | None = None) -> str:
@@ -102,65 +124,100 @@ def text_of(gguf: Metadata, key: str, otherwise: str | None = None) -> str:
         value = otherwise
     if not isinstance(value, str):
         found = "missing" if value is None else f"a {type(value).__name__}"
-        raise CorruptModel(f"[Tokenizer.from_gguf] {key} is {found}; expected a string")
+        raise _corrupt(f"{key} is {found}; expected a string")
     return value
 
 
-def _flag(gguf: Metadata, key: str) -> bool | None:
-    value = gguf.scalar(key)
+def flag(gguf: Metadata, name: str) -> bool | None:
+    """A yes or no; None: the file does not say."""
+    value = gguf.scalar(PREFIX + name)
     return None if value is None else bool(value)
 
 
-def _strings(gguf: Metadata, key: str) -> tuple[str, ...]:
+def _corrupt(why: str) -> CorruptModel:
+    return CorruptModel(f"[Tokenizer.from_gguf] {why}")
+
+
+def _strings(gguf: Metadata, key: str) -> Sequence[str]:
     if not gguf.array_size(key):
-        raise CorruptModel(f"[Tokenizer.from_gguf] {key} is missing or empty")
-    return tuple(gguf.string_array(key))
+        raise _corrupt(f"{key} is missing or empty")
+    return gguf.string_array(key)
 
 
-def _types(gguf: Metadata, count: int) -> tuple[int, ...]:
-    key = "tokenizer.ggml.token_type"
+def _types(gguf: Metadata, count: int) -> npt.NDArray[np.uint8]:
+    key = PREFIX + "token_type"
     if gguf.array_size(key) is None:
-        return (int(TokenType.NORMAL),) * count
-    types = tuple(map(int, gguf.integer_array(key)))
+        return np.full(count, TokenType.NORMAL, np.uint8)
+    types = np.asarray(gguf.integer_array(key), np.int64)
     if len(types) != count:
-        raise CorruptModel(
-            f"[Tokenizer.from_gguf] {key} has {len(types)} entries for {count} tokens"
+        raise _corrupt(f"{key} has {len(types)} entries for {count} tokens")
+    unknown = np.flatnonzero((types < 0) | (types > max(TokenType)))
+    if len(unknown):
+        raise _corrupt(
+            f"{key}[{unknown[0]}] is {types[unknown[0]]}; expected 0 … {int(max(TokenType))}"
         )
-    return types
+    return types.astype(np.uint8)
 
 
-def _merges(gguf: Metadata) -> tuple[tuple[str, str], ...]:
-    key = "tokenizer.ggml.merges"
-    pairs: dict[tuple[str, str], None] = {}  # the first of two equal merges has the rank
-    for index, merge in enumerate(_strings(gguf, key)):
-        space = merge.find(" ", 1)
-        if space < 0:
-            raise CorruptModel(
-                f"[Tokenizer.from_gguf] {key}[{index}] is {merge!r}; expected two parts"
-            )
-        pairs.setdefault((merge[:space], merge[space + 1 :]))
-    return tuple(pairs)
+def _scores(gguf: Metadata, count: int) -> npt.NDArray[np.float32]:
+    key = PREFIX + "scores"
+    if gguf.array_size(key) is None:
+        raise _corrupt(f"{key} is missing; a SentencePiece vocabulary merges by score")
+    scores = np.asarray(gguf.float_array(key), np.float32)
+    if len(scores) != count:
+        raise _corrupt(f"{key} has {len(scores)} entries for {count} tokens")
+    return scores
+
+
+def _merges(gguf: Metadata) -> Sequence[tuple[str, str]]:
+    key = PREFIX + "merges"
+    merges = _strings(gguf, key)
+    # The second part of a merge may hold spaces; the first has one only at its begin.
+    pairs: list[Any] = [tuple(merge.split(" ", 1)) for merge in merges]
+    for index, pair in enumerate(pairs):
+        if len(pair) != 2 or not pair[0]:
+            space = merges[index].find(" ", 1)
+            if space < 0:
+                raise _corrupt(f"{key}[{index}] is {merges[index][:80]!r}; expected two parts")
+            pairs[index] = (merges[index][:space], merges[index][space + 1 :])
+    # The first of two equal merges has the rank.
+    return list(dict.fromkeys(pairs)) if len(set(merges)) < len(merges) else pairs
 
 
 def _token_id(gguf: Metadata, name: str, count: int) -> int | None:
-    key = f"tokenizer.ggml.{name}_token_id"
+    key = f"{PREFIX}{name}_token_id"
     value = gguf.scalar(key)
     if value is None:
         return None
     if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < count:
-        raise CorruptModel(f"[Tokenizer.from_gguf] {key} is {value!r}; expected 0 … {count - 1}")
+        raise _corrupt(f"{key} is {value!r}; expected 0 … {count - 1}")
     return value
 
 
 def _end_ids(
-    gguf: Metadata, tokens: Sequence[str], types: Sequence[int], eos_id: int | None
+    gguf: Metadata, tokens: Sequence[str], types: npt.NDArray[np.uint8], eos_id: int | None
 ) -> frozenset[int]:
-    count = len(tokens)
-    named = {eos_id, _token_id(gguf, "eot", count), _token_id(gguf, "eom", count)}
-    special = (TokenType.CONTROL, TokenType.USER_DEFINED)
-    by_text = {i for i, text in enumerate(tokens) if text in _END_TEXTS and types[i] in special}
-    # In the "harmony" format <|end|> only ends a channel; <|return|> ends the turn.
-    texts = {tokens[i] for i in by_text}
-    if {"<|end|>", "<|return|>"} <= texts:
-        by_text -= {i for i in by_text if tokens[i] == "<|end|>"}
-    return frozenset(by_text | {i for i in named if i is not None})
+    names = ("eot", "eom", "fim_pad", "fim_rep", "fim_sep")
+    named = {eos_id, *(_token_id(gguf, name, len(tokens)) for name in names)}
+    special = np.isin(types, [TokenType.CONTROL, TokenType.USER_DEFINED])
+    by_text = {}
+    for index in np.flatnonzero(special).tolist():
+        text = tokens[index]
+        plain = types[index] == TokenType.USER_DEFINED and text in NEVER_PLAIN
+        if text in END_TEXTS and not plain:
+            by_text[text] = index
+    if by_text.keys() >= HARMONY:
+        del by_text["<|end|>"]
+    return frozenset({*by_text.values(), *(i for i in named if i is not None)})
+
+
+def _strip_after(
+    gguf: Metadata, tokens: Sequence[str], types: npt.NDArray[np.uint8]
+) -> frozenset[int]:
+    """Phi-3 was trained so; its files do not say it, except by their name."""
+    name = gguf.scalar("general.name")
+    if not isinstance(name, str) or not any(n in name.lower() for n in ("phi-3", "phi3")):
+        return frozenset()
+    special = np.flatnonzero(np.isin(types, [int(kind) for kind in SPECIAL])).tolist()
+    keeps = {"<unk>", "<s>", "<|endoftext|>"}
+    return frozenset(i for i in special if tokens[i] not in keeps)

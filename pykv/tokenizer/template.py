@@ -5,17 +5,20 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from jinja2 import TemplateError, TemplateSyntaxError
 from jinja2.exceptions import SecurityError
 
 from pykv._core import InvalidArgument, UnsupportedModel
 from pykv.tokenizer.messages import checked_messages
-from pykv.tokenizer.metadata import Metadata, text_of
+from pykv.tokenizer.metadata import PREFIX, Metadata, flag, text_of
 from pykv.tokenizer.meter import Exhausted, RenderLimits, current, metered
 from pykv.tokenizer.pretokenizers import pre_tokenizer
 from pykv.tokenizer.sandbox import ChatEnvironment
+
+if TYPE_CHECKING:
+    from pykv.tokenizer.tokenizer import Tokenizer
 
 MAX_SOURCE_CHARS = 64 << 10  # the longest in use have about 30,000
 
@@ -76,13 +79,16 @@ class ChatTemplate:
         self._clock = clock
 
     @classmethod
-    def from_gguf(cls, gguf: Metadata, **options: Any) -> ChatTemplate:
-        """The template of the file; ChatML, with a `note`, if it has none. `options` as
-        for the constructor."""
+    def from_gguf(
+        cls, gguf: Metadata, tokenizer: Tokenizer | None = None, **options: Any
+    ) -> ChatTemplate:
+        """The template of the file; ChatML, with a `note`, if it has none. `tokenizer`:
+        that of the same file, if there is one already (to read a vocabulary takes time).
+        `options` as for the constructor."""
         source = text_of(gguf, "tokenizer.chat_template", "")
-        bos, eos = (_special_text(gguf, name) for name in ("bos", "eos"))
+        bos, eos = (_special_text(gguf, tokenizer, name) for name in ("bos", "eos"))
         template = cls(source or CHATML, bos_token=bos, eos_token=eos, **options)
-        template.strip_bos = _adds_bos(gguf)
+        template.strip_bos = _adds_bos(gguf) if tokenizer is None else tokenizer.add_bos
         if not source:
             template.note = "the model file has no chat template; ChatML is used"
         return template
@@ -139,16 +145,22 @@ def _failed(error: BaseException) -> InvalidArgument:
     )
 
 
-def _special_text(gguf: Metadata, name: str) -> str:
-    index = gguf.scalar(f"tokenizer.ggml.{name}_token_id")
+def _special_text(gguf: Metadata, tokenizer: Tokenizer | None, name: str) -> str:
+    index = gguf.scalar(f"{PREFIX}{name}_token_id")
     if not isinstance(index, int):
         return ""
-    count = gguf.array_size("tokenizer.ggml.tokens") or 0
-    return gguf.string_array("tokenizer.ggml.tokens")[index] if 0 <= index < count else ""
+    count = gguf.array_size(PREFIX + "tokens") or 0
+    if not 0 <= index < count:
+        return ""
+    if tokenizer is not None:
+        return tokenizer.token_text(index)
+    return gguf.string_array(PREFIX + "tokens")[index]
 
 
 def _adds_bos(gguf: Metadata) -> bool:
-    stated = gguf.scalar("tokenizer.ggml.add_bos_token")
+    stated = flag(gguf, "add_bos_token")
     if stated is not None:
-        return bool(stated)
-    return pre_tokenizer(text_of(gguf, "tokenizer.ggml.pre", "default")).add_bos
+        return stated
+    if gguf.scalar(PREFIX + "model") == "llama":
+        return True
+    return pre_tokenizer(text_of(gguf, PREFIX + "pre", "default")).add_bos

@@ -50,6 +50,7 @@ class ByteTokenizer:
     eos_id = END
     eog_ids = frozenset({END})
     vocab_size = VOCAB
+    max_token_bytes = 5
 
     def encode(
         self, text: str, *, add_special: bool = True, parse_special: bool = False

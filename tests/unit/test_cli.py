@@ -300,8 +300,8 @@ def test_pull(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: Any) -> N
     file.write_bytes(b"GGUF")
     calls: list[Any] = []
 
-    def fake(name: str, progress: bool = True, *, verify: bool = False) -> Path:
-        calls.append((name, verify))
+    def fake(name: str, *, verify: bool, accept_license: bool) -> Path:
+        calls.append((name, verify, accept_license))
         return file
 
     monkeypatch.setattr(models, "pull", fake)
@@ -313,7 +313,13 @@ def test_pull(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: Any) -> N
     out, err = capsys.readouterr()
     assert json.loads(out) == {"name": "smollm2-135m", "path": str(file), "bytes": 4}
     assert err == ""
-    assert calls == [("smollm2-135m", False), ("smollm2-135m", True)]
+    assert run("pull", "gemma3-270m", "--accept-license") == 0
+    assert (
+        "253 MB, Gemma Terms of Use (https://ai.google.dev/gemma/terms)" in capsys.readouterr().err
+    )
+    assert calls == [
+        ("smollm2-135m", False, False), ("smollm2-135m", True, False), ("gemma3-270m", False, True),
+    ]  # fmt: skip
 
 
 def test_python_m_pykv() -> None:
@@ -324,6 +330,6 @@ def test_python_m_pykv() -> None:
     assert done.returncode == 1
     assert done.stderr == (
         "pykv: error: [models.pull] no model is called 'no-such-model'; "
-        "Models by name: smollm2-135m\n"
+        "Models by name: smollm2-135m, gemma3-270m\n"
     )
     assert done.stdout == ""

