@@ -152,9 +152,10 @@ class Backend:
         rows: typing.SupportsInt | typing.SupportsIndex,
         cols: typing.SupportsInt | typing.SupportsIndex,
         data: typing.Annotated[numpy.typing.ArrayLike, numpy.uint8],
+        precision: str = "fast",
     ) -> int:
         """
-        Copies a [rows, cols] matrix, uint8 in GGUF's row layout; returns its handle.
+        Copies a [rows, cols] matrix, uint8 in GGUF's row layout; returns its handle. precision: "fast" or "exact" multiplication.
         """
     def destroy_pool(self, pool: typing.SupportsInt | typing.SupportsIndex) -> None: ...
     def embed(
@@ -179,6 +180,15 @@ class Backend:
     ) -> numpy.typing.NDArray[numpy.float32]:
         """
         x [n, cols] -> [n, outputs]; outputs is the weight's number of rows.
+        """
+    def linears(
+        self,
+        weights: collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex],
+        outputs: collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex],
+        x: typing.Annotated[numpy.typing.ArrayLike, numpy.float32],
+    ) -> list[numpy.typing.NDArray[numpy.float32]]:
+        """
+        linear() with several weights on one input: a list of arrays.
         """
     def read_kv(
         self,

@@ -6,12 +6,14 @@
 
 #include <cstring>
 #include <limits>
+#include <memory>
 #include <tuple>
 
 #include "bindings.h"
 #include "pykv/backend.h"
 #include "pykv/errors.h"
 #include "pykv/layer_table.h"
+#include "pykv/precision.h"
 #include "pykv/quant.h"
 
 namespace py = pybind11;
@@ -93,6 +95,23 @@ Floats linear(Backend& backend, std::uint32_t weight, std::uint32_t outputs, con
   const Scratch out(backend, x.shape(0), outputs);
   without_gil([&] { backend.linear(WeightId{weight}, in.rows(), out.rows()); });
   return out.values();
+}
+
+std::vector<Floats> linears(Backend& backend, const std::vector<std::uint32_t>& weights,
+                            const std::vector<std::uint32_t>& outputs, const Floats& x) {
+  const Scratch in(backend, "x", x);
+  std::vector<WeightId> ids;
+  for (const std::uint32_t weight : weights) ids.emplace_back(weight);
+  std::vector<std::unique_ptr<Scratch>> outs;
+  std::vector<Rows> rows;
+  for (const std::uint32_t width : outputs) {
+    outs.push_back(std::make_unique<Scratch>(backend, x.shape(0), width));
+    rows.push_back(outs.back()->rows());
+  }
+  without_gil([&] { backend.linear(ids, in.rows(), rows); });
+  std::vector<Floats> values;
+  for (const auto& out : outs) values.push_back(out->values());
+  return values;
 }
 
 Floats embed(Backend& backend, std::uint32_t table, std::uint32_t width, const List<Token>& tokens) {
@@ -239,13 +258,18 @@ void bind_operations(py::class_<Backend>& c) {
   c.def(
        "create_weight",
        [](Backend& backend, const std::string& type, std::uint32_t rows, std::uint32_t cols,
-          const Bytes& data) {
-         return backend.create_weight(parse_dtype(type), rows, cols, view_bytes(data)).value;
+          const Bytes& data, const std::string& precision) {
+         return backend
+             .create_weight(parse_dtype(type), rows, cols, view_bytes(data), parse_precision(precision))
+             .value;
        },
-       py::arg("type"), py::arg("rows"), py::arg("cols"), py::arg("data"),
-       "Copies a [rows, cols] matrix, uint8 in GGUF's row layout; returns its handle.")
+       py::arg("type"), py::arg("rows"), py::arg("cols"), py::arg("data"), py::arg("precision") = "fast",
+       "Copies a [rows, cols] matrix, uint8 in GGUF's row layout; returns its handle. precision: \"fast\" "
+       "or \"exact\" multiplication.")
       .def("linear", &linear, py::arg("weight"), py::arg("outputs"), py::arg("x"),
            "x [n, cols] -> [n, outputs]; outputs is the weight's number of rows.")
+      .def("linears", &linears, py::arg("weights"), py::arg("outputs"), py::arg("x"),
+           "linear() with several weights on one input: a list of arrays.")
       .def("embed", &embed, py::arg("table"), py::arg("width"), py::arg("tokens"), "Rows of a table.")
       .def("rms_norm", &rms_norm, py::arg("x"), py::arg("gain"), py::arg("epsilon"))
       .def(

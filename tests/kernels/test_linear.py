@@ -1,4 +1,4 @@
-"""Linear layers and embeddings of every weight type."""
+"""Exact linear layers and embeddings of every weight type."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Layer:
     ):
         data, self.values = stored_matrix(rng, kind, outputs, inputs)
         self.backend = backend
-        self.handle = backend.create_weight(kind, outputs, inputs, data)
+        self.handle = backend.create_weight(kind, outputs, inputs, data, precision="exact")
 
     def __call__(self, x: F32) -> F32:
         out: F32 = self.backend.linear(self.handle, self.values.shape[0], x)

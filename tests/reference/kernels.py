@@ -28,6 +28,43 @@ def linear_error_scale(weight: F32, x: F32) -> F64:
     return np.abs(x.astype(np.float64)) @ np.abs(weight.astype(np.float64)).T
 
 
+def quantize_activations(x: F32) -> tuple[F32, npt.NDArray[np.int8]]:
+    """x [n, inputs] -> scale [n, inputs / 32] and integers [n, inputs / 32, 32], as
+    activations.h defines them; finite x."""
+    blocks = np.ascontiguousarray(x, np.float32).reshape(len(x), -1, 32)
+    largest = np.abs(blocks).max(axis=2)
+    with np.errstate(all="ignore"):
+        inverse = np.float32(127) / largest
+        factor = np.where(np.isfinite(inverse), inverse, np.float32(0)).astype(np.float32)
+        scale = largest / np.float32(127)
+    return scale, np.rint(blocks * factor[:, :, None]).astype(np.int8)
+
+
+def weight_integers(kind: str, data: Bytes) -> tuple[F64, F64, F64]:
+    """Blocks of a stored weight as d [n], m [n] and integers [n, 32]: d * integer + m."""
+    raw = np.ascontiguousarray(data, np.uint8).reshape(-1, {"q8_0": 34, "q4_1": 20}[kind])
+    d = raw[:, :2].copy().view(np.float16).astype(np.float64)[:, 0]
+    if kind == "q8_0":
+        return d, np.zeros_like(d), raw[:, 2:].view(np.int8).astype(np.float64)
+    m = raw[:, 2:4].copy().view(np.float16).astype(np.float64)[:, 0]
+    nibbles = np.concatenate([raw[:, 4:] & 15, raw[:, 4:] >> 4], axis=1)
+    return d, m, nibbles.astype(np.float64)
+
+
+def linear_int8(kind: str, data: Bytes, shape: tuple[int, int], x: F32) -> tuple[F64, F64]:
+    """The layer of stored weights [outputs, inputs] on rounded activations, and the sum of
+    the magnitudes that its float32 chain adds: the unit of its rounding errors."""
+    outputs, blocks = shape[0], shape[1] // 32
+    scale, q = quantize_activations(x)
+    d, m, integers = weight_integers(kind, data)
+    wide = scale.astype(np.float64)
+    dots = np.einsum("obk,nbk->nob", integers.reshape(outputs, blocks, 32), q.astype(np.float64))
+    products = dots * d.reshape(outputs, blocks) * wide[:, None, :]
+    minimums = m.reshape(outputs, blocks) * (wide * q.astype(np.float64).sum(axis=2))[:, None, :]
+    terms = np.abs(products) + np.abs(minimums)
+    return (products + minimums).sum(axis=2), terms.sum(axis=2)
+
+
 def rms_norm(x: F32, gain: F32, epsilon: float) -> F64:
     wide = x.astype(np.float64)
     mean = (wide**2).mean(axis=1, keepdims=True)

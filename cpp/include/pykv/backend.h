@@ -22,6 +22,7 @@
 
 #include "pykv/block_layout.h"
 #include "pykv/dtype.h"
+#include "pykv/precision.h"
 #include "pykv/types.h"
 
 namespace pykv {
@@ -119,14 +120,19 @@ class Backend {
 
   // --- model operations ------------------------------------------------------
   // Weight matrix [rows = outputs, cols = inputs] in GGUF's row layout; copied and
-  // repacked, the caller's bytes are not kept. Types f32, f16, q8_0, q4_1.
-  WeightId create_weight(DType type, std::uint32_t rows, std::uint32_t cols,
-                         std::span<const std::byte> bytes);
+  // repacked, the caller's bytes are not kept. Types f32, f16, q8_0, q4_1. `precision` is
+  // that of linear(); q8_0 and q4_1 have a fast one.
+  WeightId create_weight(DType type, std::uint32_t rows, std::uint32_t cols, std::span<const std::byte> bytes,
+                         Precision precision = Precision::exact);
   std::size_t weight_bytes() const;  // resident, all weights
 
   void embed(WeightId table, std::span<const Token> tokens, Rows out);  // row = table[token]
   void linear(WeightId weight, Rows in, Rows out);                      // out = in · weightᵀ
-  void rms_norm(Rows in, WeightId gain, float epsilon, Rows out);       // gain: rows 1
+  // The same for up to kMaxLinears weights, whose outputs are apart, on one input: cheaper
+  // than one after the other, with the same bits.
+  void linear(std::span<const WeightId> weights, Rows in, std::span<const Rows> outs);
+  static constexpr std::size_t kMaxLinears = 8;
+  void rms_norm(Rows in, WeightId gain, float epsilon, Rows out);  // gain: rows 1
   void rope(Rows x, std::uint32_t heads, const RopeParams& params, std::span<const Pos> positions);
   void silu_mul(Rows gate, Rows up);   // gate = silu(gate) * up
   void add(Rows accumulator, Rows x);  // accumulator += x

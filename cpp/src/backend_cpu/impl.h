@@ -31,6 +31,7 @@ struct Buffer {
 
 struct Weight {
   DType type = DType::f32;
+  bool int8 = false;  // multiplied with 8-bit activations
   std::uint32_t rows = 0;
   std::uint32_t cols = 0;
   kernels::PanelLayout layout;
@@ -46,6 +47,10 @@ struct Pool {
 
   std::byte* block(std::uint32_t index) const { return memory.data() + index * layout.block_bytes(); }
 };
+
+constexpr std::uint32_t ceil_div(std::uint64_t a, std::uint64_t b) {
+  return static_cast<std::uint32_t>((a + b - 1) / b);
+}
 
 // Rows of a buffer after all checks.
 struct RowView {
@@ -84,6 +89,7 @@ struct State {
   WeightMemory weight_memory;
   std::size_t weight_bytes = 0;
   RopeTable rope;
+  MappedMemory activations;  // of the linear layer that runs, as 8-bit integers
 
   // The first thing of every public call: waits for the one that is inside.
   [[nodiscard]] std::unique_lock<std::mutex> enter() const {

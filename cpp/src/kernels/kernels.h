@@ -15,6 +15,7 @@
 #include <span>
 #include <string_view>
 
+#include "kernels/activations.h"
 #include "pykv/block_layout.h"
 #include "pykv/dtype.h"
 #include "pykv/types.h"
@@ -48,6 +49,20 @@ struct LinearTask {
   std::size_t out_stride = 0;
 };
 inline constexpr std::uint32_t kLinearRows = 64;
+
+// The same with activations as 8-bit integers.
+struct Int8LinearTask {
+  DType type = DType::q4_1;           // q4_0, q4_1, q8_0
+  const std::byte* panels = nullptr;  // the first one
+  std::size_t panel_bytes = 0;        // from one to the next
+  std::size_t values_offset = 0;      // inside a panel
+  std::uint32_t channels = 0;         // outputs, 16 a panel, the last panel may be partly used
+  std::uint32_t cols = 0;             // a multiple of 32
+  std::uint32_t rows = 0;
+  std::byte* activations = nullptr;  // panels of all rows, read only
+  float* out = nullptr;
+  std::size_t out_stride = 0;
+};
 
 inline constexpr std::uint32_t kMaxHeadDim = 256;
 inline constexpr std::uint32_t kQueryBlock = 64;  // queries that share each decoded K and V
@@ -91,6 +106,8 @@ struct PartitionTask {
 struct Kernels {
   const char* name;
   void (*linear)(const LinearTask& task);
+  void (*quantize)(const QuantizeTask& task);
+  void (*linear_int8)(const Int8LinearTask& task);
   void (*attend)(const PartitionTask& task, AttentionScratch& scratch);
   // running := running merged with the later positions of `next`, query i of both.
   void (*merge)(const Partial& running, const Partial& next, std::uint32_t i, std::uint32_t dims);

@@ -14,6 +14,8 @@ namespace {
 // The vocabulary comes first.
 // clang-format off
 #include "kernels/vec_avx2.inl.h"
+#include "kernels/vec_common.inl.h"
+#include "kernels/dot_avx2.inl.h"
 #include "kernels/tier.inl.h"
 // clang-format on
 }  // namespace

@@ -8,12 +8,14 @@
 
 #include "kernels/tier_macros.h"
 
-PYKV_TARGET_BEGIN("avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c")
+PYKV_TARGET_BEGIN("avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")
 namespace pykv::kernels {
 namespace {
 // The vocabulary comes first.
 // clang-format off
 #include "kernels/vec_avx512.inl.h"
+#include "kernels/vec_common.inl.h"
+#include "kernels/dot_avx512.inl.h"
 #include "kernels/tier.inl.h"
 // clang-format on
 }  // namespace
@@ -25,7 +27,8 @@ namespace pykv::kernels {
 const Kernels* avx512_kernels() {
   static constexpr Kernels table = make_table("avx512");
   const bool supported = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-                         __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
+                         __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl") &&
+                         __builtin_cpu_supports("avx512vnni");
   return supported ? &table : nullptr;
 }
 

@@ -8,6 +8,8 @@ namespace {
 // The vocabulary comes first.
 // clang-format off
 #include "kernels/vec_scalar.inl.h"
+#include "kernels/vec_common.inl.h"
+#include "kernels/dot_scalar.inl.h"
 #include "kernels/tier.inl.h"
 // clang-format on
 }  // namespace

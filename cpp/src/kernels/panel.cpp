@@ -89,6 +89,8 @@ bool is_panel_type(DType type) {
   return type == DType::f32 || type == DType::f16 || type == DType::q8_0 || type == DType::q4_1;
 }
 
+bool has_int8_form(DType type) { return type == DType::q8_0 || type == DType::q4_1; }
+
 PanelLayout panel_layout(DType type, std::uint32_t cols) {
   const auto round_up = [](std::size_t n) { return (n + kAlign - 1) / kAlign * kAlign; };
   PanelLayout layout;

@@ -24,6 +24,7 @@ struct PanelLayout {
 };
 
 bool is_panel_type(DType type);  // f32, f16, q8_0, q4_1
+bool has_int8_form(DType type);  // linear_int8 takes it: q8_0, q4_1
 // `cols` is a multiple of the type's block.
 PanelLayout panel_layout(DType type, std::uint32_t cols);
 

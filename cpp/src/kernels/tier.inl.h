@@ -1,18 +1,19 @@
 // The body of a tier: included once by each kernels_*.cpp inside its target region and an
-// anonymous namespace, after the tier's vocabulary. Standard headers come before the
-// region: code of the standard library compiled for AVX could be shared, through weak
-// symbols, with callers on machines that have none.
+// anonymous namespace, after the tier's vocabulary (vec_*, vec_common, dot_*). Standard headers come before
+// the region: code of the standard library compiled for AVX could be shared, through weak symbols, with
+// callers on machines that have none.
 
 // Each builds on those before it.
 // clang-format off
-#include "kernels/vec_common.inl.h"
 #include "kernels/matrix.inl.h"
 #include "kernels/decode_weight.inl.h"
 #include "kernels/linear.inl.h"
+#include "kernels/activations.inl.h"
+#include "kernels/linear_int8.inl.h"
 #include "kernels/attention.inl.h"
 #include "kernels/rows.inl.h"
 // clang-format on
 
 constexpr Kernels make_table(const char* name) {
-  return {name, linear, attend, merge, rms_norm, silu_mul, add};
+  return {name, linear, quantize, linear_int8, attend, merge, rms_norm, silu_mul, add};
 }

@@ -20,10 +20,35 @@ PYKV_INLINE vi load_words(const std::byte* from) {
   return v;
 }
 
+// Four bytes as a word.
+PYKV_INLINE std::int32_t load_int(const std::int8_t* from) {
+  std::int32_t word;
+  std::memcpy(&word, from, sizeof word);
+  return word;
+}
+
 PYKV_INLINE void store(float* to, vf v) { std::memcpy(to, &v, sizeof v); }
 PYKV_INLINE vf splat(float x) { return x - vf{}; }  // x + 0 would lose the sign of -0
 PYKV_INLINE vf to_float(vi v) { return __builtin_convertvector(v, vf); }
 PYKV_INLINE vf max(vf a, vf b) { return a > b ? a : b; }
+
+PYKV_INLINE void store_i8(std::int8_t* to, vi v) {
+  typedef std::int8_t bytes __attribute__((vector_size(kLanes)));
+  const bytes narrow = __builtin_convertvector(v, bytes);
+  std::memcpy(to, &narrow, sizeof narrow);
+}
+
+PYKV_INLINE std::int32_t sum_of_lanes(vi v) {
+  std::int32_t total = 0;
+  for (int i = 0; i < kLanes; ++i) total += v[i];
+  return total;
+}
+
+PYKV_INLINE std::int32_t largest_lane(vi v) {
+  std::int32_t best = v[0];
+  for (int i = 1; i < kLanes; ++i) best = v[i] > best ? v[i] : best;
+  return best;
+}
 
 // Lane 0 first: a fixed order.
 PYKV_INLINE float sum_lanes(vf v) {

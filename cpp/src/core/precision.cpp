@@ -1,0 +1,18 @@
+#include "pykv/precision.h"
+
+#include <string>
+
+#include "pykv/errors.h"
+
+namespace pykv {
+
+Precision parse_precision(std::string_view name) {
+  for (const Precision precision : {Precision::fast, Precision::exact})
+    if (name == precision_name(precision)) return precision;
+  throw InvalidArgument("[parse_precision] \"" + std::string(name.substr(0, 40)) +
+                        "\" is not a precision; use fast or exact");
+}
+
+const char* precision_name(Precision precision) { return precision == Precision::fast ? "fast" : "exact"; }
+
+}  // namespace pykv
