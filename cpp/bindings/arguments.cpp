@@ -63,7 +63,8 @@ std::vector<Token> to_tokens(py::handle value, const std::string& what) {
   const auto sequence = py::reinterpret_borrow<py::sequence>(value);
   std::vector<Token> tokens;
   tokens.reserve(sequence.size());
-  for (const py::handle item : sequence) {
+  // Held: an item that the sequence made just now (range does) has no other reference.
+  for (const py::object item : sequence) {
     tokens.push_back(
         static_cast<Token>(to_int64(item, what + "[" + std::to_string(tokens.size()) + "]", 0, kMaxPos)));
   }

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import groupby
+
 import numpy as np
 import pytest
 
@@ -147,3 +149,47 @@ def test_configurations_that_cannot_be() -> None:
         make(cells=2**27 + 1)
     with pytest.raises(pykv.OutOfMemory, match="fewer cells"):
         pykv.Cache(pykv.CacheConfig([pykv.Layer(1024, 256, 256)] * 4096, 2**20))
+
+
+class Fresh(list[int]):
+    """An item that nobody keeps: says when it is looked at, and when it is gone."""
+
+    def __init__(self, items: list[int], log: list[str]) -> None:
+        super().__init__(items)
+        self.log = log
+
+    def __index__(self) -> int:
+        self.log.append("read")
+        return self[0]
+
+    def __len__(self) -> int:
+        self.log.append("read")
+        return super().__len__()
+
+    def __del__(self) -> None:
+        self.log.append("gone")
+
+
+class MadeOnDemand:
+    """A sequence, as range is one, whose items live no longer than they are used."""
+
+    def __init__(self, items: list[list[int]]) -> None:
+        self.items, self.log = items, list[str]()
+
+    def __len__(self) -> int:
+        return len(self.items)
+
+    def __getitem__(self, index: int) -> Fresh:
+        return Fresh(self.items[index], self.log)
+
+
+def test_items_stay_alive_while_they_are_read() -> None:
+    core = make().core
+    ids = MadeOnDemand([[1000], [2000], [3000]])
+    seq = core.open(ids)[0]
+    requests = MadeOnDemand([[seq, 5], [core.create(), 7]])
+    plan = core.plan(requests)
+    assert plan is not None
+    assert plan.tokens == 12
+    for made in (ids, requests):
+        assert [event for event, _ in groupby(made.log)] == ["read", "gone"] * len(made.items)

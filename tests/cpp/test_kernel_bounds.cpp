@@ -1,0 +1,231 @@
+// Kernels stay inside their arguments: every array ends at, or begins behind, a page that
+// cannot be touched, in all tiers of this machine and at sizes that are no multiple of a
+// vector. A kernel that reads or writes one element too many ends this program with a signal.
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <cstring>
+#include <span>
+#include <type_traits>
+#include <vector>
+
+#include "check.h"
+#include "kernels/kernels.h"
+#include "kernels/panel.h"
+#include "pykv/quant.h"
+
+using namespace pykv;
+using namespace pykv::kernels;
+
+namespace {
+
+enum class Side : std::uint8_t { end, begin };  // where the untouchable page is
+constexpr Side kSides[] = {Side::end, Side::begin};
+
+// `count` values of T directly beside such a page.
+template <class T>
+class Fenced {
+  static_assert(std::is_trivially_copyable_v<T>);
+
+ public:
+  Fenced(std::size_t count, Side side) : count_(count) {
+    const auto page = static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
+    const std::size_t usable = (count * sizeof(T) + page - 1) / page * page;
+    mapped_ = usable + 2 * page;
+    void* const address = mmap(nullptr, mapped_, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (address == MAP_FAILED ||
+        mprotect(static_cast<std::byte*>(address) + page, usable, PROT_READ | PROT_WRITE) != 0)
+      throw std::bad_alloc();
+    base_ = static_cast<std::byte*>(address);
+    std::byte* const data = base_ + page + (side == Side::end ? usable - count * sizeof(T) : 0);
+    data_ = reinterpret_cast<T*>(data);
+  }
+  Fenced(const std::vector<T>& values, Side side) : Fenced(values.size(), side) {
+    std::memcpy(data_, values.data(), count_ * sizeof(T));
+  }
+  ~Fenced() { munmap(base_, mapped_); }
+  Fenced(const Fenced&) = delete;
+  Fenced& operator=(const Fenced&) = delete;
+
+  T* data() { return data_; }
+  std::vector<T> values() const { return {data_, data_ + count_}; }
+
+ private:
+  std::size_t count_;
+  std::size_t mapped_ = 0;
+  std::byte* base_ = nullptr;
+  T* data_ = nullptr;
+};
+
+std::vector<float> numbers(std::size_t count) {
+  std::vector<float> out(count);
+  for (std::size_t i = 0; i < count; ++i)
+    out[i] = static_cast<float>(static_cast<int>(i * 7 % 23) - 11) / 8.0F;
+  return out;
+}
+
+// Calls work(tier) once per tier; what it returns must not depend on where arrays lie.
+template <class Work>
+void on_every_side(Work work) {
+  for (const Kernels* tier : available_kernels()) {
+    const std::vector<float> at_end = work(*tier, Side::end);
+    CHECK(std::memcmp(at_end.data(), work(*tier, Side::begin).data(), at_end.size() * sizeof(float)) == 0);
+  }
+}
+
+std::uint32_t block_of(DType type) { return traits(type).block_elements; }
+
+std::vector<std::byte> encoded(DType type, std::uint32_t rows, std::uint32_t cols) {
+  std::vector<std::byte> out(row_bytes(type, cols) * rows);
+  if (type == DType::q4_1) {  // has no encoder: any bytes with finite scales are a row
+    for (std::size_t i = 0; i < out.size(); ++i) out[i] = static_cast<std::byte>(i % 20 < 4 ? 0x24 : i);
+    return out;
+  }
+  const std::vector<float> values = numbers(std::size_t{rows} * cols);
+  for (std::uint32_t row = 0; row < rows; ++row)
+    encode_row(type, std::span(values).subspan(std::size_t{row} * cols, cols),
+               std::span(out).subspan(row * row_bytes(type, cols), row_bytes(type, cols)));
+  return out;
+}
+
+struct LinearShape {
+  DType type;
+  std::uint32_t channels, cols, rows;
+};
+
+std::vector<float> run_linear(const Kernels& tier, const LinearShape& shape, Side side) {
+  const PanelLayout layout = panel_layout(shape.type, shape.cols);
+  const std::uint32_t panels = (shape.channels + kPanelWidth - 1) / kPanelWidth;
+  const std::vector<std::byte> source = encoded(shape.type, shape.channels, shape.cols);
+  Fenced<std::byte> weights(panels * layout.bytes, side);
+  for (std::uint32_t panel = 0; panel < panels; ++panel)
+    pack_panel(shape.type, std::min(kPanelWidth, shape.channels - panel * kPanelWidth), shape.cols,
+               source.data() + panel * kPanelWidth * row_bytes(shape.type, shape.cols),
+               weights.data() + panel * layout.bytes);
+  Fenced<float> in(numbers(std::size_t{shape.rows} * shape.cols), side);
+  Fenced<float> out(std::size_t{shape.rows} * shape.channels, side);
+  LinearTask task;
+  task.type = shape.type;
+  task.panels = weights.data();
+  task.panel_bytes = layout.bytes;
+  task.values_offset = layout.values_offset;
+  task.channels = shape.channels;
+  task.cols = shape.cols;
+  task.rows = shape.rows;
+  task.in = in.data();
+  task.in_stride = shape.cols;
+  task.out = out.data();
+  task.out_stride = shape.channels;
+  tier.linear(task);
+  return out.values();
+}
+
+struct AttendShape {
+  DType type_k, type_v;
+  std::uint32_t k_dim, v_dim, queries, positions, first_cell;
+};
+
+// Tiles of as many blocks as the positions need, the last one fenced alone.
+struct Tiles {
+  Tiles(const TileLayout& layout, Side side) : bytes(layout.bytes, side) {
+    // Values of one element and scales of one block: any bytes with a small exponent do.
+    std::memset(bytes.data(), 0x2c, layout.bytes);
+  }
+  Fenced<std::byte> bytes;
+};
+
+std::vector<float> run_attend(const Kernels& tier, const AttendShape& shape, Side side) {
+  PartitionTask task;
+  task.k = k_tile_layout(shape.type_k, shape.k_dim);
+  task.v = v_tile_layout(shape.type_v, shape.v_dim);
+  Tiles k(task.k, side), v(task.v, side);
+  std::vector<KvPiece> pieces;
+  std::uint32_t cell = shape.first_cell;
+  for (std::uint32_t first = 0; first < shape.positions;) {
+    const std::uint32_t length = std::min(kBlockCells - cell, shape.positions - first);
+    pieces.push_back({k.bytes.data(), v.bytes.data(), cell, length, first});
+    first += length;
+    cell = 0;
+  }
+  const std::size_t stride = (shape.v_dim + kPanelWidth - 1) / kPanelWidth * kPanelWidth;
+  Fenced<float> q(numbers(std::size_t{shape.queries} * shape.k_dim), side);
+  std::vector<const float*> rows;
+  std::vector<std::uint32_t> seen;  // the last query sees all, those before it one less each
+  for (std::uint32_t i = 0; i < shape.queries; ++i) {
+    rows.push_back(q.data() + std::size_t{i} * shape.k_dim);
+    const std::uint32_t behind = shape.queries - 1 - i;
+    seen.push_back(behind < shape.positions ? shape.positions - behind : 0);
+  }
+  Fenced<const float*> queries(rows, side);
+  Fenced<std::uint32_t> visible(seen, side);
+  Fenced<AttentionScratch> scratch(1, side);
+  Fenced<float> most(shape.queries, side), sum(shape.queries, side), out(shape.queries * stride, side);
+  task.queries = queries.data();
+  task.visible = visible.data();
+  task.count = shape.queries;
+  task.pieces = pieces;
+  task.scale = 0.125F;
+  task.result = {most.data(), sum.data(), out.data(), stride};
+  tier.attend(task, *scratch.data());
+  for (std::uint32_t i = 0; i < shape.queries; ++i)
+    if (seen[i] != 0) tier.merge(task.result, task.result, i, static_cast<std::uint32_t>(stride));
+  return out.values();
+}
+
+}  // namespace
+
+TEST(linear_layers_stay_inside) {
+  for (const DType type : {DType::f32, DType::f16, DType::q8_0, DType::q4_1})
+    for (const std::uint32_t channels : {1U, 15U, 16U, 17U, 63U, 65U, 100U})
+      for (const std::uint32_t cols : {1U, 7U, 32U, 33U, 64U, 96U, 160U}) {
+        if (cols % block_of(type) != 0) continue;
+        for (const std::uint32_t rows : {1U, 2U, 3U, 5U, 7U, 9U, 17U, 63U})
+          on_every_side([&](const Kernels& tier, Side side) {
+            return run_linear(tier, {type, channels, cols, rows}, side);
+          });
+      }
+}
+
+TEST(attention_stays_inside) {
+  for (const DType type_k : {DType::f32, DType::f16, DType::q8_0})
+    for (const DType type_v : {DType::f32, DType::f16, DType::q8_0})
+      for (const std::uint32_t dim : {1U, 8U, 17U, 32U, 80U, 96U, 256U}) {
+        if (dim % block_of(type_k) != 0 || dim % block_of(type_v) != 0) continue;
+        for (const std::uint32_t positions : {1U, 16U, 65U, 250U, 256U})
+          for (const std::uint32_t first_cell : {0U, 37U, 63U})
+            for (const std::uint32_t queries : {1U, 3U, 64U})
+              on_every_side([&](const Kernels& tier, Side side) {
+                return run_attend(tier, {type_k, type_v, dim, dim, queries, positions, first_cell}, side);
+              });
+      }
+}
+
+TEST(operations_on_rows_stay_inside) {
+  for (std::uint32_t n = 1; n <= 70; ++n)
+    on_every_side([&](const Kernels& tier, Side side) {
+      Fenced<float> x(numbers(n), side), gain(numbers(n), side), out(n, side);
+      tier.rms_norm(x.data(), gain.data(), 1e-5F, n, out.data());
+      tier.silu_mul(x.data(), gain.data(), n);
+      tier.add(out.data(), x.data(), n);
+      return out.values();
+    });
+}
+
+TEST(panels_are_packed_and_unpacked_inside) {
+  for (const DType type : {DType::f32, DType::f16, DType::q8_0, DType::q4_1})
+    for (const std::uint32_t cols : {1U, 5U, 32U, 96U}) {
+      if (cols % block_of(type) != 0) continue;
+      for (const std::uint32_t rows : {1U, 7U, 16U})
+        for (const Side side : kSides) {
+          const std::vector<std::byte> bytes = encoded(type, rows, cols);
+          const std::size_t stride = row_bytes(type, cols);
+          Fenced<std::byte> source(bytes, side), panel(panel_layout(type, cols).bytes, side);
+          pack_panel(type, rows, cols, source.data(), panel.data());
+          Fenced<float> lane(cols, side);
+          unpack_lane(type, panel.data(), rows - 1, {lane.data(), cols});
+          std::vector<float> expected(cols);
+          decode_row(type, std::span(bytes).subspan((rows - 1) * stride, stride), expected);
+          CHECK(lane.values() == expected);
+        }
+    }
+}
