@@ -16,6 +16,7 @@ import numpy.typing as npt
 
 F32 = npt.NDArray[np.float32]
 F64 = npt.NDArray[np.float64]
+Bytes = npt.NDArray[np.uint8]
 
 
 def linear(weight: F32, x: F32) -> F64:
