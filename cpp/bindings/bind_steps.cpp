@@ -25,7 +25,7 @@ struct Requests {
 Requests to_requests(const py::sequence& given) {
   Requests requests;
   requests.tokens.reserve(given.size());  // spans point into it
-  for (const py::object item : given) {  // held, as in to_tokens()
+  for (const py::object item : given) {   // held, as in to_tokens()
     const std::string at = "[Cache.plan] request " + std::to_string(requests.list.size());
     if (!(py::isinstance<py::tuple>(item) || py::isinstance<py::list>(item)) || py::len(item) != 2) {
       throw py::type_error(at + " must be a pair (sequence, count or token ids)");
