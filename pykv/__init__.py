@@ -23,7 +23,7 @@ if TYPE_CHECKING:
         build_info,
     )
     from pykv.cache import Cache, Plan
-    from pykv.cache_types import CacheConfig, Layer, Opened, Run, Span
+    from pykv.cache_types import CacheConfig, Layer, Opened, Rope, Run, Span
     from pykv.step import Step
 
 __all__ = [
@@ -39,6 +39,7 @@ __all__ = [
     "OutOfCells",
     "OutOfMemory",
     "Plan",
+    "Rope",
     "Run",
     "Span",
     "StalePlan",
@@ -49,7 +50,7 @@ __all__ = [
 ]
 
 _HOMES = {"Cache": "pykv.cache", "Plan": "pykv.cache", "Step": "pykv.step"} | dict.fromkeys(
-    ("CacheConfig", "Layer", "Opened", "Run", "Span"), "pykv.cache_types"
+    ("CacheConfig", "Layer", "Opened", "Rope", "Run", "Span"), "pykv.cache_types"
 )
 
 

@@ -39,6 +39,7 @@ __all__: list[str] = [
     "OutOfCells",
     "OutOfMemory",
     "Plan",
+    "RopeParams",
     "Sampler",
     "StalePlan",
     "Step",
@@ -66,6 +67,12 @@ class LayerSpec:
         k_dim: typing.SupportsInt | typing.SupportsIndex,
         v_dim: typing.SupportsInt | typing.SupportsIndex | None = None,
         pool: typing.SupportsInt | typing.SupportsIndex = 0,
+        v_view_of_k: bool = False,
+        kv_from_layer: typing.SupportsInt | typing.SupportsIndex | None = None,
+        window_kind: str = "none",
+        window_size: typing.SupportsInt | typing.SupportsIndex = 0,
+        rope_id: typing.SupportsInt | typing.SupportsIndex = 0,
+        sinks: bool = False,
     ) -> None:
         """
         v_dim defaults to k_dim; both are elements per head.
@@ -74,11 +81,53 @@ class LayerSpec:
     @property
     def k_dim(self) -> int: ...
     @property
+    def kv_from_layer(self) -> int | None: ...
+    @property
     def kv_heads(self) -> int: ...
     @property
     def pool(self) -> int: ...
     @property
+    def rope_id(self) -> int: ...
+    @property
+    def sinks(self) -> bool: ...
+    @property
     def v_dim(self) -> int: ...
+    @property
+    def v_view_of_k(self) -> bool: ...
+    @property
+    def window_kind(self) -> str: ...
+    @property
+    def window_size(self) -> int: ...
+
+class RopeParams:
+    """
+    Rotary position embedding of a head (rope.h).
+    """
+
+    __hash__: typing.ClassVar[None] = None
+    def __eq__(self, arg0: RopeParams) -> bool: ...
+    def __init__(
+        self,
+        *,
+        dims: typing.SupportsInt | typing.SupportsIndex = 0,
+        base: typing.SupportsFloat | typing.SupportsIndex = 10000.0,
+        interleaved: bool = True,
+        frequencies: collections.abc.Sequence[typing.SupportsFloat | typing.SupportsIndex] = [],
+        offset: typing.SupportsInt | typing.SupportsIndex = 0,
+    ) -> None:
+        """
+        dims rotated elements from `offset` on (0: K does not depend on positions), by `frequencies` in radians per position, or base^(-2i / dims) where none are given.
+        """
+    @property
+    def base(self) -> float: ...
+    @property
+    def dims(self) -> int: ...
+    @property
+    def frequencies(self) -> list[float]: ...
+    @property
+    def interleaved(self) -> bool: ...
+    @property
+    def offset(self) -> int: ...
 
 class Backend:
     """
@@ -219,10 +268,11 @@ class Backend:
         positions: typing.Annotated[numpy.typing.ArrayLike, numpy.int32],
         *,
         heads: typing.SupportsInt | typing.SupportsIndex,
-        dims: typing.SupportsInt | typing.SupportsIndex,
-        base: typing.SupportsFloat | typing.SupportsIndex,
-        interleaved: bool = True,
-    ) -> numpy.typing.NDArray[numpy.float32]: ...
+        rope: RopeParams,
+    ) -> numpy.typing.NDArray[numpy.float32]:
+        """
+        x [n, heads * head_dim] -> the same, row i turned by positions[i].
+        """
     def set_threads(self, threads: typing.SupportsInt | typing.SupportsIndex) -> None:
         """
         Results do not change.
@@ -258,6 +308,7 @@ class Cache:
         self,
         *,
         layers: collections.abc.Sequence[LayerSpec],
+        ropes: collections.abc.Sequence[RopeParams] = [],
         backend: Backend,
         cells: int,
         type_k: str = "f16",
@@ -501,6 +552,11 @@ class Model:
         """
     @property
     def parameters(self) -> int: ...
+    @property
+    def ropes(self) -> list[RopeParams]:
+        """
+        list[RopeParams] for a Cache.
+        """
     @property
     def weight_bytes(self) -> int:
         """

@@ -28,6 +28,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from pykv import _core
 from pykv.cache_types import CacheConfig, Layer, Opened, Run, Span
+from pykv.layers import core_layers
 from pykv.step import Step
 
 if TYPE_CHECKING:
@@ -53,8 +54,10 @@ class Cache:
     """
 
     def __init__(self, config: CacheConfig, threads: int = 0, isa: str = "auto") -> None:
+        layers, ropes = core_layers(config.layers)
         core = _core.Cache(
-            layers=[_layer_spec(layer) for layer in config.layers],
+            layers=layers,
+            ropes=ropes,
             backend=_core.Backend(threads=threads, isa=isa),
             cells=config.cells,
             type_k=config.type_k,
@@ -239,16 +242,6 @@ class Cache:
             "[Cache] a cache is memory and threads of this process and cannot be pickled or "
             "copied; make one in each process"
         )
-
-
-def _layer_spec(layer: Layer) -> _core.LayerSpec:
-    for name in ("kv_heads", "k_dim", "v_dim"):
-        value = getattr(layer, name)
-        if isinstance(value, bool) or not isinstance(value, int):
-            raise TypeError(f"[Layer] {name} must be an int, not {type(value).__name__}")
-        if not 0 < value < 2**32:
-            raise _core.InvalidArgument(f"[Layer] {name} is {value}, must be 1 to {2**32 - 1}")
-    return _core.LayerSpec(kv_heads=layer.kv_heads, k_dim=layer.k_dim, v_dim=layer.v_dim)
 
 
 def _pair(span: tuple[int, int]) -> tuple[int, int]:

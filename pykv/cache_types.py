@@ -34,12 +34,49 @@ class Run(NamedTuple):
 
 
 @dataclass(frozen=True)
+class Rope:
+    """Rotary position embedding of stored K.
+
+    ``dims`` elements of each head turn, from element ``offset`` on: pair i by ``frequencies[i]``
+    radians per position, or by ``base ** (-2 * i / dims)`` where no frequencies are given.
+    Pairs are neighbours, ``(2i, 2i + 1)``, if ``interleaved``, else ``(i, i + dims / 2)``.
+    """
+
+    dims: int
+    base: float = 10000.0
+    interleaved: bool = True
+    frequencies: Sequence[float] = ()
+    offset: int = 0
+
+    @staticmethod
+    def none() -> Rope:
+        """K does not depend on positions."""
+        return Rope(0)
+
+
+@dataclass(frozen=True)
 class Layer:
-    """One layer: KV heads, and elements per head of K and V (multiples of 8, 8 to 256)."""
+    """One layer.
+
+    ``kv_heads`` KV heads of ``k_dim`` and ``v_dim`` elements (multiples of 8, 8 to 256).
+
+    ``window`` limits how far back a token sees, in positions: ``("standard", size)`` the last
+    ``size`` with its own, ``("chunked", size)`` those from the last multiple of ``size`` on.
+    ``rope`` says how stored K was turned by its position: ``None`` means unknown, and what
+    moves stored tokens to other positions is then refused. ``sinks``: attention takes one
+    more logit per query head. ``v_view_of_k``: V is the first ``v_dim`` elements of K and
+    nothing is stored for it. ``kv_from_layer``: the layer stores nothing and attends to the
+    K and V of an earlier one, whose sizes it must repeat.
+    """
 
     kv_heads: int
     k_dim: int
     v_dim: int
+    window: tuple[str, int] | None = None
+    rope: Rope | None = None
+    sinks: bool = False
+    v_view_of_k: bool = False
+    kv_from_layer: int | None = None
 
 
 @dataclass(frozen=True)

@@ -161,6 +161,7 @@ class Runtime:
         options = self.options
         return _core.Cache(
             layers=self.model.layer_table,
+            ropes=self.model.ropes,
             backend=self.backend,
             cells=self._cells(self._bytes_per_cell()),
             type_k=options.cache_type_k,
@@ -204,6 +205,7 @@ class Runtime:
     def _bytes_per_cell(self) -> int:
         probe = _core.Cache(
             layers=self.model.layer_table,
+            ropes=self.model.ropes,
             backend=self.backend,
             cells=1,
             type_k=self.options.cache_type_k,

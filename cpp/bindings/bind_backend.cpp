@@ -1,4 +1,4 @@
-// dtype.h, layer_table.h, quant.h, backend.h. The operations of Backend take and give
+// dtype.h, quant.h, backend.h. The operations of Backend take and give
 // NumPy arrays here, through buffers made for the call: for tests and experiments. The
 // model and the cache use the C++ interface, where rows stay on the backend.
 #include <pybind11/numpy.h>
@@ -127,14 +127,10 @@ Floats rms_norm(Backend& backend, const Floats& x, std::uint32_t gain, float eps
   return out.values();
 }
 
-struct RopeArguments {
-  std::uint32_t heads;
-  RopeParams params;
-};
-
-Floats rope(Backend& backend, const Floats& x, const List<Pos>& positions, const RopeArguments& arguments) {
+Floats rope(Backend& backend, const Floats& x, const List<Pos>& positions, std::uint32_t heads,
+            const RopeParams& params) {
   const Scratch rows(backend, "x", x);
-  without_gil([&] { backend.rope(rows.rows(), arguments.heads, arguments.params, view(positions)); });
+  without_gil([&] { backend.rope(rows.rows(), heads, params, view(positions)); });
   return rows.values();
 }
 
@@ -187,9 +183,11 @@ struct AttendArguments {
 Floats attend(Backend& backend, const Floats& q, const std::vector<SegmentTuple>& segments,
               const std::vector<GroupTuple>& groups, const AttendArguments& arguments) {
   AttentionBatch batch;
-  for (const auto& [first, cell, length] : segments) batch.segments.push_back({first, cell, length, 0});
+  for (const auto& [first, cell, length] : segments)
+    batch.segments.push_back({first, cell, length, 0, static_cast<std::uint32_t>(first)});
   for (const auto& [first_row, rows, position, first_segment, count] : groups)
-    batch.groups.push_back({first_row, rows, position, first_segment, count});
+    batch.groups.push_back(
+        {first_row, rows, position, first_segment, count, static_cast<std::uint32_t>(position)});
   const Scratch in(backend, "q", q);
   const Scratch out(backend, q.shape(0), arguments.out_width);
   without_gil([&] {
@@ -199,28 +197,6 @@ Floats attend(Backend& backend, const Floats& q, const std::vector<SegmentTuple>
 }
 
 void bind_types(py::module_& m) {
-  py::class_<LayerSpec>(m, "LayerSpec", "What the cache knows of one layer of a model (layer_table.h).")
-      .def(py::init([](std::uint32_t kv_heads, std::uint32_t k_dim, std::optional<std::uint32_t> v_dim,
-                       std::uint32_t pool) {
-             LayerSpec spec;
-             spec.pool = pool;
-             spec.kv_heads = kv_heads;
-             spec.k_dim = k_dim;
-             spec.v_dim = v_dim.value_or(k_dim);
-             return spec;
-           }),
-           py::kw_only(), py::arg("kv_heads"), py::arg("k_dim"), py::arg("v_dim") = py::none(),
-           py::arg("pool") = 0, "v_dim defaults to k_dim; both are elements per head.")
-      .def_readonly("pool", &LayerSpec::pool)
-      .def_readonly("kv_heads", &LayerSpec::kv_heads)
-      .def_readonly("k_dim", &LayerSpec::k_dim)
-      .def_readonly("v_dim", &LayerSpec::v_dim)
-      .def("__eq__", [](const LayerSpec& a, const LayerSpec& b) { return a == b; })
-      .def("__repr__", [](const LayerSpec& s) {
-        return "LayerSpec(kv_heads=" + std::to_string(s.kv_heads) + ", k_dim=" + std::to_string(s.k_dim) +
-               ", v_dim=" + std::to_string(s.v_dim) + ", pool=" + std::to_string(s.pool) + ")";
-      });
-
   m.def(
       "kv_types",
       [] {
@@ -272,13 +248,8 @@ void bind_operations(py::class_<Backend>& c) {
            "linear() with several weights on one input: a list of arrays.")
       .def("embed", &embed, py::arg("table"), py::arg("width"), py::arg("tokens"), "Rows of a table.")
       .def("rms_norm", &rms_norm, py::arg("x"), py::arg("gain"), py::arg("epsilon"))
-      .def(
-          "rope",
-          [](Backend& backend, const Floats& x, const List<Pos>& positions, std::uint32_t heads,
-             std::uint32_t dims, float base,
-             bool interleaved) { return rope(backend, x, positions, {heads, {dims, base, interleaved}}); },
-          py::arg("x"), py::arg("positions"), py::kw_only(), py::arg("heads"), py::arg("dims"),
-          py::arg("base"), py::arg("interleaved") = true)
+      .def("rope", &rope, py::arg("x"), py::arg("positions"), py::kw_only(), py::arg("heads"),
+           py::arg("rope"), "x [n, heads * head_dim] -> the same, row i turned by positions[i].")
       .def("silu_mul", &silu_mul, py::arg("gate"), py::arg("up"))
       .def("add", &add, py::arg("a"), py::arg("x"))
       .def("gather", &gather, py::arg("x"), py::arg("rows"));

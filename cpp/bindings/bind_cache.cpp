@@ -49,12 +49,13 @@ EdgeHash edge_hash(const std::string& name) {
   throw InvalidArgument("[Cache] edge_hash is \"" + name + "\", must be default, or constant for tests");
 }
 
-std::unique_ptr<Cache> make_cache(const LayerTable& layers, Backend& backend, const PyInt& cells,
-                                  const std::string& type_k, const std::string& type_v,
-                                  const PyInt& pool_bytes, std::pair<double, double> watermarks,
-                                  const std::string& hash) {
+std::unique_ptr<Cache> make_cache(const LayerTable& layers, const std::vector<RopeParams>& ropes,
+                                  Backend& backend, const PyInt& cells, const std::string& type_k,
+                                  const std::string& type_v, const PyInt& pool_bytes,
+                                  std::pair<double, double> watermarks, const std::string& hash) {
   CacheConfig config;
   config.layers = layers;
+  config.ropes = ropes;
   config.type_k = parse_kv_type(type_k);
   config.type_v = parse_kv_type(type_v);
   config.cells = to_int<std::uint64_t>(cells, "[Cache] cells", 1);
@@ -267,10 +268,11 @@ void bind_space(py::class_<Cache>& cache) {
 
 void bind_cache(py::module_& m) {
   py::class_<Cache> cache(m, "Cache", "One KV pool for all sessions; see pykv.Cache.");
-  cache.def(py::init(&make_cache), py::kw_only(), py::arg("layers"), py::arg("backend"), py::arg("cells"),
+  cache.def(py::init(&make_cache), py::kw_only(), py::arg("layers"),
+            py::arg("ropes") = std::vector<RopeParams>{}, py::arg("backend"), py::arg("cells"),
             py::arg("type_k") = "f16", py::arg("type_v") = "f16", py::arg("pool_bytes") = 0,
             py::arg("watermarks") = std::pair(0.05, 0.10), py::arg("edge_hash") = "default",
-            py::keep_alive<1, 3>());
+            py::keep_alive<1, 4>());
   bind_sequences(cache);
   bind_views(cache);
   bind_space(cache);

@@ -146,6 +146,8 @@ void bind_decoder(py::module_& m) {
       .def_property_readonly(
           "layer_table", [](const Model& model) { return layer_table(model.config()); },
           "list[LayerSpec] for a Cache.")
+      .def_property_readonly(
+          "ropes", [](const Model& model) { return ropes(model.config()); }, "list[RopeParams] for a Cache.")
       .def(
           "forward", &forward, py::arg("step"), py::arg("tokens"), py::arg("logit_rows"),
           "Runs all layers for the rows of an open step. tokens: one id per row; logit_rows: ascending row "

@@ -7,7 +7,8 @@ namespace pykv::bindings {
 
 void bind_errors(pybind11::module_& m);      // errors.h
 void bind_build_info(pybind11::module_& m);  // build_info.h
-void bind_backend(pybind11::module_& m);     // dtype.h, layer_table.h, quant.h, backend.h
+void bind_layers(pybind11::module_& m);      // layer_table.h, rope.h
+void bind_backend(pybind11::module_& m);     // dtype.h, quant.h, backend.h
 void bind_cache(pybind11::module_& m);       // cache.h, policy.h
 void bind_model(pybind11::module_& m);       // gguf.h, model.h, sampling.h
 void bind_engine(pybind11::module_& m);      // engine.h

@@ -208,6 +208,7 @@ class BatchedBench:
     def _new_cache(self, cells: int) -> _core.Cache:
         return _core.Cache(
             layers=self._model.layer_table,
+            ropes=self._model.ropes,
             backend=self._backend,
             cells=cells,
             type_k=self._options.cache_type_k,

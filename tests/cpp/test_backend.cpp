@@ -168,9 +168,9 @@ TEST(all_operations_on_many_threads) {
       for (std::uint32_t i = 0; i < kTokens; ++i) cells[i] = i + 3;
       backend.write_kv(pool, 0, {kv, 0, kTokens, 64}, {kv, 0, kTokens, 64}, cells);
       AttentionBatch batch;
-      batch.segments = {{0, 3, kTokens, 0}};
+      batch.segments = {{0, 3, kTokens, 0, 0}};
       for (const std::uint32_t rows : {1U, 33U, kTokens}) {
-        batch.groups = {{0, rows, static_cast<Pos>(kTokens - rows), 0, 1}};
+        batch.groups = {{0, rows, static_cast<Pos>(kTokens - rows), 0, 1, kTokens - rows}};
         backend.attend(pool, 0, {q, 0, rows, 128}, {out, 0, rows, 128}, batch, {4, 0.125F});
         backend.set_threads(rows % 5 + 2);
       }
@@ -195,7 +195,7 @@ TEST(attention_refuses_a_rotation_by_name) {
   const BufferId q = backend.create_buffer(1, 64);
   const BufferId out = backend.create_buffer(1, 64);
   AttentionBatch batch;
-  batch.segments = {{0, 0, 1, 5}};
-  batch.groups = {{0, 1, 0, 0, 1}};
+  batch.segments = {{0, 0, 1, 5, 0}};
+  batch.groups = {{0, 1, 0, 0, 1, 0}};
   CHECK_THROWS(Unsupported, backend.attend(pool, 0, {q, 0, 1, 64}, {out, 0, 1, 64}, batch, {2, 1.0F}));
 }

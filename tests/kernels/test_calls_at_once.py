@@ -24,12 +24,13 @@ def test_threads_that_call_at_once_get_their_own_results() -> None:
 
     def calls(index: int) -> bool:
         same = True
+        rope = _core.RopeParams(dims=WIDTH, base=100.0 + index)
         for turn in range(200):
             if index == 0:
                 backend.set_threads(1 + turn % 3)
             got = backend.linear(weights[index], OUTPUTS, x)
             same &= bool(np.array_equal(got, alone[index]))
-            backend.rope(x, np.arange(ROWS), heads=1, dims=WIDTH, base=100.0 + index)
+            backend.rope(x, np.arange(ROWS), heads=1, rope=rope)
         return same
 
     with ThreadPoolExecutor(len(weights)) as threads:

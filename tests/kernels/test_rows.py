@@ -45,12 +45,12 @@ def test_rope(
 ) -> None:
     positions = np.array([0, 1, 2, 255, 256, 4095, 131071, 2**31 - 2], np.int32)
     x = normal(rng, len(positions), heads * head_dim)
-    options = {"heads": heads, "dims": dims, "base": 10000.0, "interleaved": interleaved}
-    actual = backend.rope(x, positions, **options)
+    params = _core.RopeParams(dims=dims, base=10000.0, interleaved=interleaved)
+    actual = backend.rope(x, positions, heads=heads, rope=params)
     expected = reference.rope(x, positions.tolist(), heads, dims, 10000.0, interleaved)
     # cos and sin are rounded to float32, products and the sum as well.
     np.testing.assert_allclose(actual, expected, rtol=0, atol=4 * 2.0**-24 * np.abs(x).max() * 2)
-    assert_same_bits(backend.rope(x[5:6], positions[5:6], **options), actual[5:6])
+    assert_same_bits(backend.rope(x[5:6], positions[5:6], heads=heads, rope=params), actual[5:6])
     untouched = np.arange(head_dim) >= dims
     by_head = (len(x), heads, head_dim)
     assert_same_bits(actual.reshape(by_head)[:, :, untouched], x.reshape(by_head)[:, :, untouched])
@@ -60,7 +60,9 @@ def test_rope_remembers_nothing_wrong(backend: Any, rng: np.random.Generator) ->
     x = normal(rng, 2, 16)
 
     def turned(positions: list[int], dims: int, base: float) -> Any:
-        return backend.rope(x, np.array(positions), heads=1, dims=dims, base=base)
+        return backend.rope(
+            x, np.array(positions), heads=1, rope=_core.RopeParams(dims=dims, base=base)
+        )
 
     first = turned([3, 4], 16, 10000.0)
     turned([3, 5], 16, 10000.0)
@@ -116,11 +118,10 @@ def test_wrong_calls_are_refused(backend: Any, rng: np.random.Generator) -> None
             backend.rms_norm(x, gain, epsilon)
     for heads, dims, base in ((0, 2, 1e4), (5, 2, 1e4), (3, 3, 1e4), (3, 6, 1e4), (3, 4, 0.0)):
         with refused:
-            backend.rope(x, positions, heads=heads, dims=dims, base=base)
-    with refused:
-        backend.rope(x, np.array([0, -1]), heads=3, dims=4, base=1e4)
-    with refused:
-        backend.rope(x, np.array([0]), heads=3, dims=4, base=1e4)
+            backend.rope(x, positions, heads=heads, rope=_core.RopeParams(dims=dims, base=base))
+    for where in ([0, -1], [0]):
+        with refused:
+            backend.rope(x, np.array(where), heads=3, rope=_core.RopeParams(dims=4))
     with refused:
         backend.add(x, normal(rng, 3, 12))
     with refused:

@@ -36,6 +36,7 @@ class Machine:
     def make_cache(self, type_k: str, type_v: str) -> _core.Cache:
         return _core.Cache(
             layers=self.model.layer_table,
+            ropes=self.model.ropes,
             backend=self.backend,
             cells=self.cells,
             type_k=type_k,

@@ -22,7 +22,9 @@
 
 #include "pykv/block_layout.h"
 #include "pykv/dtype.h"
+#include "pykv/layer_table.h"
 #include "pykv/precision.h"
+#include "pykv/rope.h"
 #include "pykv/types.h"
 
 namespace pykv {
@@ -42,21 +44,29 @@ struct Rows {
   std::uint32_t width = 0;
 };
 
-// A stretch of one sequence as attention reads it. Positions ascend over a
-// sequence's segments and cover [0, its last position] without gaps in this build.
+// A stretch of one sequence as attention reads it: token i of it has position first + i, slot
+// slot + i, and lies in cell + i.
+//
+// A slot is the token's place in the order of its sequence. Slots count the partitions of 256
+// and define the bits of a result; a row sees slots up to its own. In a sequence that was
+// never divided a token's slot is its position; where several tokens share a position, slots
+// keep them apart. Over the segments of a group slots ascend strictly and positions never
+// descend; both may leave gaps.
 struct Segment {
   Pos first = 0;  // logical position of the first token
   CellIndex cell = 0;
   std::uint32_t length = 0;
-  Pos rotation = 0;  // 0 in this build
+  Pos rotation = 0;  // logical minus stored position, any value
+  std::uint32_t slot = 0;
 };
 
-// Queries of one sequence: row i of the group has position first_position + i and sees
-// positions 0 … its own.
+// Queries of one sequence: row i of the group has position first_position + i and slot
+// first_slot + i, which lies in one of the group's segments, at that position.
 struct AttentionGroup {
   std::uint32_t first_row = 0, rows = 0;
   Pos first_position = 0;
   std::uint32_t first_segment = 0, segments = 0;  // into AttentionBatch::segments
+  std::uint32_t first_slot = 0;
 };
 
 struct AttentionBatch {
@@ -64,15 +74,17 @@ struct AttentionBatch {
   std::vector<AttentionGroup> groups;
 };
 
+// score = scale * q·k; with softcap, softcap * tanh(score / softcap); with slopes, plus
+// slope * (key position - query position); then softmax over what the row sees and its sink.
 struct AttentionParams {
-  std::uint32_t heads = 0;  // query heads, a multiple of the layer's kv_heads
-  float scale = 0;          // multiplies q·k, usually 1 / sqrt(k_dim)
-};
-
-struct RopeParams {
-  std::uint32_t dims = 0;  // rotated elements of each head, even
-  float base = 10000.0F;
-  bool interleaved = true;  // pairs (2i, 2i+1); false: (i, i + dims/2)
+  std::uint32_t heads = 0;                // query heads, a multiple of the layer's kv_heads
+  float scale = 0;                        // usually 1 / sqrt(k_dim)
+  float softcap = 0;                      // 0: none
+  std::span<const float> sinks{};         // per query head or empty: one more logit, without value
+  std::span<const float> alibi_slopes{};  // per query head or empty
+  // Step::attend sets these two from the layer table and CacheConfig::ropes.
+  Window window{};
+  const RopeParams* rope = nullptr;  // of stored K; needed where a segment has a rotation
 };
 
 struct BackendConfig {
@@ -114,9 +126,18 @@ class Backend {
   // Decodes the stored values of cells (tests, export). Same shapes.
   void read_kv(PoolId pool, std::uint32_t layer, std::span<const CellIndex> cells, std::span<float> k,
                std::span<float> v) const;
-  // q [n, heads * k_dim] -> out [n, heads * v_dim]: softmax(scale * q·K) V per group.
+  // q [n, heads * k_dim] -> out [n, heads * v_dim]: softmax(scores) V per group. A segment with
+  // rotation r is read with the query turned by RoPE(-r): stored K is never touched.
   void attend(PoolId pool, std::uint32_t layer, Rows q, Rows out, const AttentionBatch& batch,
               const AttentionParams& params);
+
+  // Cell to[i] gets the K of cell from[i], moved by deltas[i] positions: decoded, turned by
+  // RoPE(deltas[i]) and encoded again; with delta 0 or rope.dims 0 the bytes are copied. V is
+  // not touched. `to` names no cell twice; from[i] may be to[i] but no other cell of `to`.
+  void rewrite_k(PoolId pool, std::uint32_t layer, std::span<const CellIndex> from,
+                 std::span<const CellIndex> to, std::span<const Pos> deltas, const RopeParams& rope);
+  // Cell to[i] gets the bytes of cell from[i], K and V of all layers. The same rule for cells.
+  void copy_cells(PoolId pool, std::span<const CellIndex> from, std::span<const CellIndex> to);
 
   // --- model operations ------------------------------------------------------
   // Weight matrix [rows = outputs, cols = inputs] in GGUF's row layout; copied and
@@ -133,6 +154,7 @@ class Backend {
   void linear(std::span<const WeightId> weights, Rows in, std::span<const Rows> outs);
   static constexpr std::size_t kMaxLinears = 8;
   void rms_norm(Rows in, WeightId gain, float epsilon, Rows out);  // gain: rows 1
+  // Turns the rows of positions[i] in place; dims 0 is refused.
   void rope(Rows x, std::uint32_t heads, const RopeParams& params, std::span<const Pos> positions);
   void silu_mul(Rows gate, Rows up);   // gate = silu(gate) * up
   void add(Rows accumulator, Rows x);  // accumulator += x

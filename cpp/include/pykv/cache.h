@@ -41,6 +41,9 @@ namespace pykv {
 
 struct CacheConfig {
   LayerTable layers;
+  // Rotary embeddings of stored K, by LayerSpec::rope_id. For a layer whose id has no entry it
+  // is unknown: what changes positions of stored tokens is then refused.
+  std::vector<RopeParams> ropes;
   DType type_k = DType::f16;
   DType type_v = DType::f16;
   std::uint64_t cells = 0;       // capacity, rounded up to whole blocks; 1 … 2^27
@@ -88,7 +91,8 @@ class Step {
   // k [rows, kv_heads * k_dim], v [rows, kv_heads * v_dim], all rows of the step.
   void write(std::uint32_t layer, Rows k, Rows v);
   // q [rows, heads * k_dim] -> out [rows, heads * v_dim]; causal over each row's own
-  // sequence including this step's tokens. write(layer) must have come before.
+  // sequence including this step's tokens. write(layer) must have come before. Window and
+  // rope of `params` are set from the layer table.
   void attend(std::uint32_t layer, Rows q, Rows out, const AttentionParams& params);
 
   // Publishes. Throws InvalidArgument if a layer with KV was not written.

@@ -7,9 +7,33 @@
 #include <optional>
 #include <vector>
 
+#include "pykv/types.h"
+
 namespace pykv {
 
 enum class WindowKind : std::uint8_t { none, standard, chunked, symmetric };
+
+// How far back a token sees, in positions.
+struct Window {
+  WindowKind kind = WindowKind::none;
+  std::uint32_t size = 0;  // 0 if none
+  friend bool operator==(const Window&, const Window&) = default;
+};
+
+// The lowest position that a query at `query_pos` sees: the last `size` positions with its own
+// (standard), or those from the last multiple of `size` on (chunked).
+constexpr Pos first_visible(Pos query_pos, Window window) {
+  const std::int64_t query = query_pos;
+  const std::int64_t size = window.size;
+  if (window.kind == WindowKind::standard) return static_cast<Pos>(query < size ? 0 : query - size + 1);
+  if (window.kind == WindowKind::chunked) return static_cast<Pos>(query / size * size);
+  return 0;
+}
+
+// Whether a query sees a key of its sequence that does not come after it.
+constexpr bool visible(Pos key_pos, Pos query_pos, Window window) {
+  return key_pos >= first_visible(query_pos, window);
+}
 
 struct LayerSpec {
   std::uint32_t pool = 0;                      // layers with the same pool see the same tokens
@@ -20,8 +44,9 @@ struct LayerSpec {
   std::optional<std::uint32_t> kv_from_layer;  // reads another layer's KV, stores none
   WindowKind window_kind = WindowKind::none;
   std::uint32_t window_size = 0;  // positions, 0 if none
-  std::uint32_t rope_id = 0;      // layers with equal rotary parameters share an id
-  bool sinks = false;             // learned attention sinks
+  std::uint32_t rope_id = 0;      // index into CacheConfig::ropes; unknown if there is none
+  bool sinks = false;             // learned attention sinks: attention needs them
+  Window window() const { return {window_kind, window_size}; }
   friend bool operator==(const LayerSpec&, const LayerSpec&) = default;
 };
 

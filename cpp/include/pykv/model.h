@@ -37,6 +37,7 @@ struct ModelConfig {
 // architecture or feature, CorruptModel for values that do not fit together.
 ModelConfig read_model_config(const GgufFile& file);
 LayerTable layer_table(const ModelConfig& config);
+std::vector<RopeParams> ropes(const ModelConfig& config);  // by rope_id, for CacheConfig
 
 class Model {
  public:

@@ -58,6 +58,9 @@ void check_segments(const cpu::Pool& pool, const AttentionBatch& batch, const At
     if (segment.rotation != 0)
       throw Unsupported("[Backend.attend] a segment has rotation " + std::to_string(segment.rotation) +
                         "; this build supports 0 only");
+    if (segment.slot != static_cast<std::uint32_t>(segment.first))
+      throw Unsupported("[Backend.attend] slot " + std::to_string(segment.slot) + " has position " +
+                        std::to_string(segment.first) + "; this build supports equal ones only");
     if (segment.first < 0 || static_cast<std::uint64_t>(segment.first) != next || segment.length == 0)
       refuse("attend", "a segment of length " + std::to_string(segment.length) + " begins at position " +
                            std::to_string(segment.first) + "; the next one must begin at " +
@@ -89,8 +92,21 @@ void check_groups(const cpu::Pool& pool, const AttentionBatch& batch, std::uint3
         static_cast<std::uint64_t>(group.first_position) + group.rows > std::uint64_t{kMaxPos})
       refuse("attend", "positions from " + std::to_string(group.first_position) + " for " +
                            std::to_string(group.rows) + " rows; the limit is " + std::to_string(kMaxPos));
+    if (group.first_slot != static_cast<std::uint32_t>(group.first_position))
+      throw Unsupported("[Backend.attend] slot " + std::to_string(group.first_slot) + " has position " +
+                        std::to_string(group.first_position) + "; this build supports equal ones only");
     check_segments(pool, batch, group);
   }
+}
+
+void check_features(const AttentionParams& params) {
+  const auto unsupported = [](const char* feature) {
+    throw Unsupported("[Backend.attend] " + std::string(feature) + " is not supported by this build");
+  };
+  if (params.softcap != 0) unsupported("softcap");
+  if (!params.sinks.empty()) unsupported("sinks");
+  if (!params.alibi_slopes.empty()) unsupported("alibi_slopes");
+  if (params.window.kind != WindowKind::none) unsupported("a window");
 }
 
 std::vector<QueryBlock> cut_queries(const Attention& a) {
@@ -244,6 +260,7 @@ void Backend::attend(PoolId id, std::uint32_t layer, Rows q, Rows out, const Att
                          std::to_string(a.place->kv_heads) + " KV heads");
   if (!std::isfinite(params.scale))
     refuse("attend", "scale " + std::to_string(params.scale) + " must be finite");
+  check_features(params);
   a.share = params.heads / a.place->kv_heads;
   a.stride = (a.place->v.dim + kernels::kPanelWidth - 1) / kernels::kPanelWidth * kernels::kPanelWidth;
   cpu::check_width("attend", "q", a.q, std::uint64_t{params.heads} * a.place->k.dim);

@@ -11,6 +11,7 @@
 
 #include "backend_cpu/attention_worker.h"
 #include "backend_cpu/mapped_memory.h"
+#include "backend_cpu/rotary.h"
 #include "backend_cpu/thread_pool.h"
 #include "core/birthplace.h"
 #include "kernels/kernels.h"
@@ -59,15 +60,6 @@ struct RowView {
   std::uint32_t count = 0;
   std::uint32_t width = 0;
   float* row(std::size_t i) const { return data + i * stride; }
-};
-
-// cos and sin of the angles of some positions, kept from call to call: all layers rotate
-// the same positions.
-struct RopeTable {
-  std::uint32_t dims = 0;
-  float base = 0;
-  std::vector<Pos> positions;
-  std::vector<float> cos_sin;  // [positions][dims / 2][2]
 };
 
 [[noreturn]] inline void refuse(const char* method, const std::string& what) {

@@ -255,4 +255,13 @@ void Backend::read_kv(PoolId id, std::uint32_t layer, std::span<const CellIndex>
   }
 }
 
+void Backend::rewrite_k(PoolId, std::uint32_t, std::span<const CellIndex>, std::span<const CellIndex>,
+                        std::span<const Pos>, const RopeParams&) {
+  throw Unsupported("[Backend.rewrite_k] this build cannot rewrite K");
+}
+
+void Backend::copy_cells(PoolId, std::span<const CellIndex>, std::span<const CellIndex>) {
+  throw Unsupported("[Backend.copy_cells] this build cannot copy cells");
+}
+
 }  // namespace pykv

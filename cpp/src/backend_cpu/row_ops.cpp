@@ -27,52 +27,11 @@ void check_rope(const RowView& x, std::uint32_t heads, const RopeParams& params,
                 std::span<const Pos> positions) {
   if (heads == 0 || x.width % heads != 0)
     refuse("rope", std::to_string(heads) + " heads do not divide the width " + std::to_string(x.width));
-  const std::uint32_t head_dim = x.width / heads;
-  if (params.dims == 0 || params.dims % 2 != 0 || params.dims > head_dim)
-    refuse("rope", "dims " + std::to_string(params.dims) + " must be even and 2 to the head size " +
-                       std::to_string(head_dim));
-  if (!(params.base > 0) || !std::isfinite(params.base))
-    refuse("rope", "base " + std::to_string(params.base) + " must be positive and finite");
+  if (params.dims == 0) refuse("rope", "dims is 0; leave the call out");
+  validate(params, x.width / heads, "[Backend.rope] ");
   cpu::check_count("rope", "x", x, positions.size());
   for (const Pos position : positions)
     if (position < 0) refuse("rope", "position " + std::to_string(position) + " is negative");
-}
-
-// Angles in double: at position 100,000 a float32 angle is off by 0.004.
-void fill_rope_table(cpu::RopeTable& table, const RopeParams& params, std::span<const Pos> positions) {
-  if (table.dims == params.dims && table.base == params.base &&
-      std::equal(positions.begin(), positions.end(), table.positions.begin(), table.positions.end()))
-    return;
-  const std::size_t pairs = params.dims / 2;
-  std::vector<double> frequency(pairs);
-  for (std::size_t i = 0; i < pairs; ++i)
-    frequency[i] = std::pow(double{params.base}, -2.0 * static_cast<double>(i) / params.dims);
-  table.dims = 0;  // not valid if an allocation fails below
-  table.base = params.base;
-  table.positions.assign(positions.begin(), positions.end());
-  table.cos_sin.resize(positions.size() * pairs * 2);
-  float* to = table.cos_sin.data();
-  for (const Pos position : positions)
-    for (std::size_t i = 0; i < pairs; ++i, to += 2) {
-      const double angle = position * frequency[i];
-      to[0] = static_cast<float>(std::cos(angle));
-      to[1] = static_cast<float>(std::sin(angle));
-    }
-  table.dims = params.dims;
-}
-
-void rotate_head(float* head, const RopeParams& params, const float* cos_sin) {
-  const std::uint32_t pairs = params.dims / 2;
-  const std::uint32_t step = params.interleaved ? 2 : 1;
-  const std::uint32_t partner = params.interleaved ? 1 : pairs;
-  for (std::uint32_t i = 0; i < pairs; ++i) {
-    float* const a = head + i * step;
-    float* const b = a + partner;
-    const float x = *a;
-    const float y = *b;
-    *a = x * cos_sin[2 * i] - y * cos_sin[2 * i + 1];
-    *b = x * cos_sin[2 * i + 1] + y * cos_sin[2 * i];
-  }
 }
 
 }  // namespace
@@ -98,12 +57,11 @@ void Backend::rope(Rows rows, std::uint32_t heads, const RopeParams& params, std
   const auto call = impl_->enter();
   const RowView x = impl_->view("rope", "x", rows);
   check_rope(x, heads, params, positions);
-  fill_rope_table(impl_->rope, params, positions);
+  impl_->rope.fill(params, positions);
   const std::uint32_t head_dim = x.width / heads;
-  const float* const table = impl_->rope.cos_sin.data();
   for_rows(*impl_->threads, x, [&](std::uint32_t i) {
     for (std::uint32_t head = 0; head < heads; ++head)
-      rotate_head(x.row(i) + std::size_t{head} * head_dim, params, table + std::size_t{i} * params.dims);
+      cpu::rotate_head(x.row(i) + std::size_t{head} * head_dim, params, impl_->rope.row(i));
   });
 }
 

@@ -18,8 +18,24 @@ double steady_seconds() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
+void check_ropes(const CacheConfig& config) {
+  for (std::size_t i = 0; i < config.layers.size(); ++i) {
+    const LayerSpec& layer = config.layers[i];
+    if (layer.rope_id >= config.ropes.size()) continue;
+    const RopeParams& rope = config.ropes[layer.rope_id];
+    const std::string at = "[Cache] layer " + std::to_string(i) + ": ";
+    validate(rope, layer.k_dim, at);
+    if (layer.v_view_of_k && rope.dims != 0 && rope.offset < layer.v_dim) {
+      throw InvalidArgument(at + "rope turns element " + std::to_string(rope.offset) +
+                            " of K, which is one of the " + std::to_string(layer.v_dim) +
+                            " elements of V; it must begin behind them");
+    }
+  }
+}
+
 CacheConfig checked(CacheConfig config) {
   validate(config.layers);
+  check_ropes(config);
   validate(config.watermarks);
   if (config.cells < 1 || config.cells > kMaxCells) {
     throw InvalidArgument("[Cache] cells is " + std::to_string(config.cells) + ", must be 1 to " +

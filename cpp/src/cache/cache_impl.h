@@ -98,6 +98,11 @@ struct Cache::Impl {
   std::uint32_t evict(std::uint32_t cells, EvictReason reason);
   void release_excess_blocks();
 
+  // Of the layer's stored K; null: unknown.
+  const RopeParams* rope(std::uint32_t layer) const {
+    const std::uint32_t id = config.layers[layer].rope_id;
+    return id < config.ropes.size() ? &config.ropes[id] : nullptr;
+  }
   double now() const { return config.clock(); }
   void touch() { ++generation; }
   bool is_committed(BlockIndex block) const { return committed[block] != 0; }

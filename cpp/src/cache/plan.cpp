@@ -125,10 +125,15 @@ void add_rows(Step::Impl& step, const Item& item, const RunList& runs) {
   for (const CellSpan span : item.cells) {
     for (std::uint32_t i = 0; i < span.length; ++i) step.cells.push_back(span.begin + i);
   }
-  AttentionGroup group{item.first_row, item.count, item.first,
-                       static_cast<std::uint32_t>(step.attention.segments.size()), 0};
+  AttentionGroup group{item.first_row,
+                       item.count,
+                       item.first,
+                       static_cast<std::uint32_t>(step.attention.segments.size()),
+                       0,
+                       static_cast<std::uint32_t>(item.first)};
   runs.for_each({0, item.end()}, [&](const Run& run) {
-    step.attention.segments.push_back({run.first, run.cell, run.length, run.rotation});
+    step.attention.segments.push_back(
+        {run.first, run.cell, run.length, run.rotation, static_cast<std::uint32_t>(run.first)});
     ++group.segments;
   });
   step.attention.groups.push_back(group);

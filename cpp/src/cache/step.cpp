@@ -104,7 +104,14 @@ void Step::attend(std::uint32_t layer, Rows q, Rows out, const AttentionParams& 
   check_rows(out, rows(), "out", "attend");
   check_width(q, std::uint64_t{params.heads} * spec.k_dim, "q", "attend");
   check_width(out, std::uint64_t{params.heads} * spec.v_dim, "out", "attend");
-  cache.backend.attend(cache.pool, layer, q, out, impl_->attention, params);
+  if (spec.sinks == params.sinks.empty()) {
+    throw InvalidArgument(at("attend") + "layer " + std::to_string(layer) + " has " +
+                          (spec.sinks ? "sinks; give one for each head" : "no sinks; give none"));
+  }
+  AttentionParams complete = params;
+  complete.window = spec.window();
+  complete.rope = cache.rope(layer);
+  cache.backend.attend(cache.pool, layer, q, out, impl_->attention, complete);
 }
 
 void Step::finish() {

@@ -34,4 +34,6 @@ LayerTable layer_table(const ModelConfig& config) {
   return LayerTable(config.layers, layer);
 }
 
+std::vector<RopeParams> ropes(const ModelConfig& config) { return {config.rope}; }
+
 }  // namespace pykv

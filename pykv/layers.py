@@ -1,0 +1,86 @@
+"""From the public description of layers to the core's."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from pykv import _core
+from pykv.cache_types import Layer, Rope
+
+
+def core_layers(layers: Sequence[Layer]) -> tuple[list[_core.LayerSpec], list[_core.RopeParams]]:
+    """The layer table, and the rotary embeddings that its ``rope_id`` count."""
+    ropes: list[Rope] = []
+    for layer in layers:
+        if layer.rope is not None and layer.rope not in ropes:
+            ropes.append(layer.rope)
+    specs = [
+        # A rope_id beyond the list means unknown.
+        _layer_spec(layer, len(ropes) if layer.rope is None else ropes.index(layer.rope))
+        for layer in layers
+    ]
+    return specs, [_rope_params(rope) for rope in ropes]
+
+
+def _layer_spec(layer: Layer, rope_id: int) -> _core.LayerSpec:
+    kind, size = _window(layer.window)
+    source = layer.kv_from_layer
+    return _core.LayerSpec(
+        kv_heads=_int("[Layer] kv_heads", layer.kv_heads, 1),
+        k_dim=_int("[Layer] k_dim", layer.k_dim, 1),
+        v_dim=_int("[Layer] v_dim", layer.v_dim, 1),
+        v_view_of_k=_bool("[Layer] v_view_of_k", layer.v_view_of_k),
+        kv_from_layer=None if source is None else _int("[Layer] kv_from_layer", source, 0),
+        window_kind=kind,
+        window_size=size,
+        rope_id=rope_id,
+        sinks=_bool("[Layer] sinks", layer.sinks),
+    )
+
+
+def _window(window: tuple[str, int] | None) -> tuple[str, int]:
+    if window is None:
+        return "none", 0
+    if not isinstance(window, (tuple, list)) or len(window) != 2 or not isinstance(window[0], str):
+        raise TypeError(f"[Layer] window must be (kind, size) or None, not {window!r}")
+    if window[0] == "none":
+        raise _core.InvalidArgument("[Layer] window kind is 'none'; write window=None")
+    return window[0], _int("[Layer] window size", window[1], 1)
+
+
+def _rope_params(rope: Rope) -> _core.RopeParams:
+    if not isinstance(rope, Rope):
+        raise TypeError(f"[Layer] rope must be a Rope or None, not {type(rope).__name__}")
+    return _core.RopeParams(
+        dims=_int("[Rope] dims", rope.dims, 0),
+        base=_float("[Rope] base", rope.base),
+        interleaved=_bool("[Rope] interleaved", rope.interleaved),
+        frequencies=[_float("[Rope] frequency", value) for value in rope.frequencies],
+        offset=_int("[Rope] offset", rope.offset, 0),
+    )
+
+
+def _int(what: str, value: Any, lowest: int) -> int:
+    if isinstance(value, bool) or not hasattr(value, "__index__"):
+        raise TypeError(f"{what} must be an int, not {type(value).__name__}")
+    number = int(value.__index__())
+    if not lowest <= number < 2**32:
+        raise _core.InvalidArgument(f"{what} is {number}, must be {lowest} to {2**32 - 1}")
+    return number
+
+
+def _bool(what: str, value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise TypeError(f"{what} must be a bool, not {type(value).__name__}")
+    return value
+
+
+def _float(what: str, value: Any) -> float:
+    if isinstance(value, (bool, str)) or not hasattr(value, "__float__"):
+        raise TypeError(f"{what} must be a float, not {type(value).__name__}")
+    number = float(value)
+    if not math.isfinite(number) or abs(number) > 3e38:
+        raise _core.InvalidArgument(f"{what} is {number}, must be finite in float32")
+    return number
