@@ -38,28 +38,6 @@ void mark(std::vector<bool>& used, std::size_t begin, std::size_t bytes) {
   }
 }
 
-void mark_k(std::vector<bool>& used, const TileLayout& k, std::size_t tile, std::size_t elem) {
-  for (std::uint32_t cell = 0; cell < kBlockCells; ++cell) {
-    const std::size_t group = tile + cell / kGroupCells * k.group_bytes;
-    const std::size_t lane = cell % kGroupCells;
-    for (std::uint32_t d = 0; d < k.dim; ++d)
-      mark(used, group + k.values_offset + (d * kGroupCells + lane) * elem, elem);
-    for (std::uint32_t s = 0; k.type == DType::q8_0 && s < k.dim / 32; ++s)
-      mark(used, group + (s * kGroupCells + lane) * 2, 2);
-  }
-}
-
-void mark_v(std::vector<bool>& used, const TileLayout& v, std::size_t tile, std::size_t elem) {
-  for (std::uint32_t cell = 0; cell < kBlockCells; ++cell) {
-    for (std::uint32_t d = 0; d < v.dim; ++d)
-      mark(used, tile + v.values_offset + (cell * v.dim + d) * elem, elem);
-    for (std::uint32_t s = 0; v.type == DType::q8_0 && s < v.dim / 32; ++s)
-      mark(used, tile + (cell * (v.dim / 32) + s) * 2, 2);
-  }
-}
-
-std::size_t element_size(DType type) { return type == DType::f32 ? 4 : type == DType::f16 ? 2 : 1; }
-
 }  // namespace
 
 TEST(row_bytes_follow_gguf) {
@@ -72,15 +50,12 @@ TEST(row_bytes_follow_gguf) {
 }
 
 TEST(kv_types_parse_by_name) {
-  CHECK(parse_kv_type("f32") == DType::f32);
-  CHECK(parse_kv_type("f16") == DType::f16);
-  CHECK(parse_kv_type("q8_0") == DType::q8_0);
-  CHECK_THROWS(InvalidArgument, parse_kv_type("q4_1"));  // a weight type only
+  for (const DTypeTraits& t : all_dtypes()) CHECK(parse_kv_type(t.name) == t.type);
   CHECK_THROWS(InvalidArgument, parse_kv_type(""));
   CHECK_THROWS(InvalidArgument, parse_kv_type("F16"));
   const std::string message = message_of([] { parse_kv_type("q9_9"); });
   CHECK(message.find("q9_9") != std::string::npos);
-  CHECK(message.find("f32, f16, q8_0") != std::string::npos);
+  CHECK(message.find("f32, f16, bf16, q8_0, q4_0, q4_1, q5_0, q5_1, iq4_nl") != std::string::npos);
   CHECK_THROWS(InvalidArgument, traits(static_cast<DType>(99)));
 }
 
@@ -119,23 +94,33 @@ TEST(layer_table_refuses_nonsense_and_what_is_not_built) {
                })));
 }
 
-TEST(no_two_values_share_a_byte_and_tiles_are_aligned) {
-  for (const DType k : {DType::f32, DType::f16, DType::q8_0}) {
-    for (const DType v : {DType::f32, DType::f16, DType::q8_0}) {
-      const BlockLayout layout(table(2, 2, 32, 96), 0, k, v);
+TEST(tiles_do_not_overlap_and_parts_are_aligned) {
+  for (const DTypeTraits& k : all_dtypes()) {
+    for (const DTypeTraits& v : all_dtypes()) {
+      const BlockLayout layout(table(2, 2, 32, 96), 0, k.type, v.type);
       CHECK(layout.block_bytes() % 4096 == 0);
       std::vector<bool> used(layout.block_bytes());
       for (std::uint32_t layer = 0; layer < 2; ++layer) {
         const BlockLayout::LayerPlace& place = layout.place(layer);
+        CHECK(place.k.group_bytes * 4 == place.k.bytes);
+        for (const TileLayout& tile : {place.k, place.v})
+          for (const std::size_t offset :
+               {tile.fifth_offset, tile.values_offset, tile.group_bytes, tile.bytes})
+            CHECK(offset % 64 == 0);
         for (std::uint32_t head = 0; head < place.kv_heads; ++head) {
           CHECK(place.k_tile(head) % 64 == 0 && place.v_tile(head) % 64 == 0);
-          CHECK((place.k_tile(head) + place.k.values_offset) % 64 == 0 && place.k.group_bytes % 64 == 0);
-          mark_k(used, place.k, place.k_tile(head), element_size(k));
-          mark_v(used, place.v, place.v_tile(head), element_size(v));
+          mark(used, place.k_tile(head), place.k.bytes);
+          mark(used, place.v_tile(head), place.v.bytes);
         }
       }
     }
   }
+}
+
+TEST(a_cell_costs_what_its_rows_cost) {
+  const LayerTable layers = table(32, 8, 128, 128);
+  for (const DTypeTraits& t : all_dtypes())
+    CHECK(BlockLayout(layers, 0, t.type, t.type).bytes_per_cell() == 32 * 2 * row_bytes(t.type, 8 * 128));
 }
 
 TEST(a_cell_of_smollm2_costs_what_the_field_says) {
@@ -148,7 +133,10 @@ TEST(a_cell_of_smollm2_costs_what_the_field_says) {
 TEST(quantized_types_need_whole_blocks) {
   CHECK_THROWS(InvalidArgument, BlockLayout(table(1, 1, 40, 64), 0, DType::q8_0, DType::f16));
   CHECK_THROWS(InvalidArgument, BlockLayout(table(1, 1, 64, 40), 0, DType::f16, DType::q8_0));
-  CHECK_THROWS(InvalidArgument, BlockLayout(table(1, 1, 64, 64), 0, DType::q4_0, DType::f16));
+  CHECK_THROWS(InvalidArgument, BlockLayout(table(1, 1, 80, 64), 0, DType::q4_0, DType::f16));
+  const BlockLayout widest(table(1, 1, 576, 512), 0, DType::q5_1, DType::q5_0);
+  CHECK(widest.place(0).k.dim == 576 && widest.place(0).v.dim == 512);
+  CHECK_THROWS(InvalidArgument, k_tile_layout(DType::bf16, 12));
 }
 
 TEST(layers_of_other_pools_have_no_place) {

@@ -9,7 +9,7 @@ import pytest
 
 from tests.kernels.arrays import F32, assert_same_bits, normal
 from tests.kernels.kv import Pool, Shape, contiguous, scattered
-from tests.reference.block_formats import decode, encode
+from tests.reference.block_formats import KV_TYPES, decode, encode
 
 POSITIONS = (1, 15, 16, 17, 63, 64, 65, 255, 256, 257, 700)
 ROWS = (1, 2, 3, 5, 7, 17)
@@ -23,6 +23,12 @@ SHAPES = [
     Shape(128, 96, 1, 4, "f16", "q8_0"),
     Shape(256, 128, 1, 3, "q8_0", "f32"),
     Shape(64, 256, 1, 4, "f32", "q8_0"),
+    Shape(24, 40, 2, 2, "bf16", "bf16"),
+    Shape(64, 96, 1, 3, "q4_0", "q4_0"),
+    Shape(96, 32, 2, 2, "q4_1", "q5_1"),
+    Shape(128, 64, 1, 2, "q5_0", "iq4_nl"),
+    Shape(32, 96, 1, 3, "q5_1", "q4_1"),
+    Shape(64, 64, 1, 2, "iq4_nl", "q5_0"),
 ]
 # Scores are O(1): a float32 dot product of up to 256 terms, exp and a weighted mean stay
 # well below this, in units of max |V| (about 4).
@@ -136,6 +142,17 @@ def test_what_a_row_does_not_see_does_not_matter(pool: Pool, rng: np.random.Gene
     assert_same_bits(pool.attend(q[rows], where, 90), expected)
     # Nor for the rows that share a chunk with those that do see it.
     assert_same_bits(pool.attend(q[90:300], where, 90)[:17], expected)
+
+
+@pytest.mark.parametrize("type_k", KV_TYPES)
+def test_every_pair_of_types_attends(backend: Any, rng: np.random.Generator, type_k: str) -> None:
+    for type_v in KV_TYPES:
+        pool = Pool(backend, Shape(32, 32, 2, 2, type_k, type_v), blocks=2)
+        q, k, v = tokens_for(pool, rng, 70)
+        where = contiguous(70, 9)
+        pool.write(where, k, v)
+        error = np.abs(pool.attend(q, where, 0) - pool.expected(q, where, 0))
+        assert error.max() < TOLERANCE, (type_k, type_v)
 
 
 def test_large_scores_do_not_overflow(backend: Any, rng: np.random.Generator) -> None:

@@ -1,19 +1,37 @@
 // Floor 1. Where the bytes of a block lie.
 //
 //   block  = for each layer of the pool, for each KV head:  [K tile][V tile]
-//   K tile = 4 groups of 16 cells, each: [scales, padded to 64 bytes][values]
-//            values: element-major, value(dim d, lane c) at (d * 16 + c) * elem
-//            scales: q8_0 only, f16, scale(d / 32, lane c) at ((d / 32) * 16 + c) * 2
-//   V tile = [scales][values], cell-major:
-//            values: value(cell c, dim d) at (c * v_dim + d) * elem
-//            scales: q8_0 only, f16, scale(cell c, d / 32) at (c * v_dim / 32 + d / 32) * 2
+//   K tile = 4 groups of 16 cells, each: [scales][fifth bits][values]
+//   V tile = [scales][fifth bits][values]
 //
-// K lies element-major in groups of 16, so that one vector holds one element of 16
-// cells and a score is a plain sequential sum over elements: the same order of
-// additions on every instruction set. V lies cell-major, so that one vector holds
-// 16 elements of one cell and the sum over cells is sequential too. Every tile
-// starts on a multiple of 64 bytes. Bytes outside this header's offsets are never
-// read. The layout is private to a process: snapshots and export use GGUF rows.
+// Parts start on multiples of 64 bytes, and so does every tile and group. Scales and fifth
+// bits are there where the type has them (quant.h). Element d of a cell belongs to block
+// b = d / 32 as its element i = d % 32; byte j of the nibbles has elements j and j + 16 in
+// its low and high half, as in a row. Offsets inside the parts:
+//
+//   K, lane c of 16               | V, cell c of 64, B = v_dim / 32
+//   scales, f16
+//     d      (b * 16 + c) * 2     | (c * B + b) * 2
+//     with m: d (b * 32 + c) * 2  | (c * B + b) * 4
+//             m     32 later      |         2 later
+//   fifth bits, u32
+//     (b * 16 + c) * 4            | (c * B + b) * 4
+//     bit i % 4 * 8 + i / 4       | bit i
+//   values
+//     f32, f16   (d * 16 + c) * w | (c * v_dim + d) * w, w the size of an element
+//     bf16  (d / 2 * 16 + c) * 4 + d % 2 * 2 | likewise
+//     q8_0  (d / 4 * 16 + c) * 4 + d % 4, plus 128 | c * v_dim + d
+//     nibbles  ((b * 4 + j / 4) * 16 + c) * 4 + j % 4 | (c * B + b) * 16 + j
+//
+// K lies element-major in groups of 16, so that one vector holds one element of 16 cells
+// and a score is a plain sequential sum over elements: the same order of additions on
+// every instruction set. Quantized K lies in words of four neighbouring elements: 64 bytes
+// are one operand of the dot-product instructions, which want it unsigned (hence the 128);
+// the two halves of 64 bytes of nibbles are two such operands, and the fifth bits of
+// operand g, shifted to place, are the word's bits g, g + 8, g + 16, g + 24. V lies
+// cell-major, so that one vector holds 16 elements of one cell and the sum over cells is
+// sequential too. Bytes outside these offsets are never read. The layout is private to a
+// process: snapshots and export use GGUF rows.
 #pragma once
 
 #include <cstddef>
@@ -33,7 +51,8 @@ struct TileLayout {
   std::uint32_t dim = 0;          // elements per cell and head
   std::size_t bytes = 0;          // whole tile, multiple of 64
   std::size_t group_bytes = 0;    // K: one group of 16 cells; V: 0
-  std::size_t values_offset = 0;  // K: inside a group; V: inside the tile
+  std::size_t fifth_offset = 0;   // K: inside a group; V: inside the tile
+  std::size_t values_offset = 0;  // likewise
 };
 
 TileLayout k_tile_layout(DType type, std::uint32_t k_dim);
@@ -42,7 +61,7 @@ TileLayout v_tile_layout(DType type, std::uint32_t v_dim);
 class BlockLayout {
  public:
   // Layout of `pool`'s layers. `layers` must have passed validate().
-  // Throws InvalidArgument if a quantized type does not divide the head size.
+  // Throws InvalidArgument if a head size is no multiple of 32 (quantized types) or 8.
   BlockLayout(const LayerTable& layers, std::uint32_t pool, DType type_k, DType type_v);
 
   std::size_t block_bytes() const { return block_bytes_; }  // multiple of 4096

@@ -22,6 +22,14 @@ struct DTypeTraits {
 };
 
 const DTypeTraits& traits(DType type);
+
+// Parts of a block (quant.h).
+constexpr bool is_quantized(DType type) { return type >= DType::q8_0; }
+constexpr bool has_minimum(DType type) { return type == DType::q4_1 || type == DType::q5_1; }
+constexpr bool has_fifth_bits(DType type) { return type == DType::q5_0 || type == DType::q5_1; }
+// Bytes of a quantized type's codes, without scales and fifth bits.
+constexpr std::uint32_t code_bytes(DType type) { return type == DType::q8_0 ? 32 : 16; }
+
 std::span<const DTypeTraits> all_dtypes();
 
 // Parses a --cache-type-k/-v name. Throws InvalidArgument naming the types that work.

@@ -3,6 +3,7 @@
 #include <limits>
 
 #include "backend_cpu/impl.h"
+#include "kernels/kv_cell.h"
 #include "pykv/quant.h"
 
 namespace pykv {
@@ -58,64 +59,18 @@ void check_distinct(std::span<const CellIndex> cells) {
   if (twice != sorted.end()) refuse("write_kv", "cell " + std::to_string(*twice) + " is named twice");
 }
 
-// How elements of one cell lie in a tile (block_layout.h).
-struct CellPlace {
-  std::byte* values;
-  std::size_t value_stride;  // elements
-  std::byte* scales;
-  std::size_t scale_stride;  // scales
-};
-
-CellPlace k_place(const TileLayout& tile, std::byte* base, std::uint32_t cell) {
-  std::byte* const group = base + cell / kGroupCells * tile.group_bytes;
-  const std::size_t lane = cell % kGroupCells;
-  const std::size_t width = tile.type == DType::f32 ? 4 : tile.type == DType::f16 ? 2 : 1;
-  return {group + tile.values_offset + lane * width, kGroupCells, group + lane * 2, kGroupCells};
-}
-
-CellPlace v_place(const TileLayout& tile, std::byte* base, std::uint32_t cell) {
-  const std::size_t width = tile.type == DType::f32 ? 4 : tile.type == DType::f16 ? 2 : 1;
-  return {base + tile.values_offset + std::size_t{cell} * tile.dim * width, 1,
-          base + std::size_t{cell} * (tile.dim / 32) * 2, 1};
-}
-
-// Both directions between GGUF's row layout and a cell's place.
-template <std::size_t width, bool to_cell>
-void move_values(std::byte* row, std::size_t count, std::byte* values, std::size_t stride) {
-  for (std::size_t i = 0; i < count; ++i) {
-    std::byte* const place = values + i * stride * width;
-    if constexpr (to_cell) {
-      std::memcpy(place, row + i * width, width);
-    } else {
-      std::memcpy(row + i * width, place, width);
-    }
-  }
-}
-
-template <bool to_cell>
-void move_row(const TileLayout& tile, std::byte* row, const CellPlace& place) {
-  if (tile.type == DType::f32)
-    return move_values<4, to_cell>(row, tile.dim, place.values, place.value_stride);
-  if (tile.type == DType::f16)
-    return move_values<2, to_cell>(row, tile.dim, place.values, place.value_stride);
-  for (std::size_t block = 0; block < tile.dim / 32; ++block, row += 34) {
-    move_values<2, to_cell>(row, 1, place.scales + block * place.scale_stride * 2, 1);
-    move_values<1, to_cell>(row + 2, 32, place.values + block * 32 * place.value_stride, place.value_stride);
-  }
-}
-
 constexpr std::size_t kMaxRowBytes = kernels::kMaxHeadDim * sizeof(float);
 
-void encode_cell(const TileLayout& tile, const float* values, const CellPlace& place) {
+void encode_cell(const kernels::CellPlace& place, const float* values) {
   std::byte row[kMaxRowBytes];
-  encode_row(tile.type, {values, tile.dim}, {row, row_bytes(tile.type, tile.dim)});
-  move_row<true>(tile, row, place);
+  encode_row(place.type, {values, place.dim}, {row, row_bytes(place.type, place.dim)});
+  kernels::store_cell(place, row);
 }
 
-void decode_cell(const TileLayout& tile, const CellPlace& place, float* values) {
+void decode_cell(const kernels::CellPlace& place, float* values) {
   std::byte row[kMaxRowBytes];
-  move_row<false>(tile, row, place);
-  decode_row(tile.type, {row, row_bytes(tile.type, tile.dim)}, {values, tile.dim});
+  kernels::load_cell(place, row);
+  decode_row(place.type, {row, row_bytes(place.type, place.dim)}, {values, place.dim});
 }
 
 void check_layout(const BlockLayout& layout) {
@@ -222,10 +177,10 @@ void Backend::write_kv(PoolId id, std::uint32_t layer, Rows k, Rows v, std::span
       std::byte* const block = pool.block(cells[i] / kBlockCells);
       const std::uint32_t cell = cells[i] % kBlockCells;
       for (std::uint32_t head = 0; head < place.kv_heads; ++head) {
-        encode_cell(place.k, keys.row(i) + head * place.k.dim,
-                    k_place(place.k, block + place.k_tile(head), cell));
-        encode_cell(place.v, values.row(i) + head * place.v.dim,
-                    v_place(place.v, block + place.v_tile(head), cell));
+        encode_cell(kernels::k_place(place.k, block + place.k_tile(head), cell),
+                    keys.row(i) + head * place.k.dim);
+        encode_cell(kernels::v_place(place.v, block + place.v_tile(head), cell),
+                    values.row(i) + head * place.v.dim);
       }
     }
   });
@@ -247,9 +202,9 @@ void Backend::read_kv(PoolId id, std::uint32_t layer, std::span<const CellIndex>
     std::byte* const block = pool.block(cells[i] / kBlockCells);
     const std::uint32_t cell = cells[i] % kBlockCells;
     for (std::uint32_t head = 0; head < place.kv_heads; ++head) {
-      decode_cell(place.k, k_place(place.k, block + place.k_tile(head), cell),
+      decode_cell(kernels::k_place(place.k, block + place.k_tile(head), cell),
                   k.data() + i * k_width + std::size_t{head} * place.k.dim);
-      decode_cell(place.v, v_place(place.v, block + place.v_tile(head), cell),
+      decode_cell(kernels::v_place(place.v, block + place.v_tile(head), cell),
                   v.data() + i * v_width + std::size_t{head} * place.v.dim);
     }
   }

@@ -7,36 +7,36 @@
 namespace pykv {
 namespace {
 
-constexpr std::size_t kTileAlign = 64;     // one cache line, one AVX-512 vector
-constexpr std::size_t kBlockAlign = 4096;  // a page: blocks are committed and released alone
-constexpr std::size_t kScaleBytes = 2;     // f16
+constexpr std::size_t kTileAlign = 64;       // one cache line, one AVX-512 vector
+constexpr std::size_t kBlockAlign = 4096;    // a page: blocks are committed and released alone
+constexpr std::uint32_t kFloatMultiple = 8;  // of the head sizes of plain types
 
 constexpr std::size_t round_up(std::size_t value, std::size_t multiple) {
   return (value + multiple - 1) / multiple * multiple;
 }
 
-// Bytes of one element without its scale.
-std::size_t element_bytes(DType type) {
-  const DTypeTraits& t = traits(type);
-  return t.block_elements == 1 ? t.block_bytes : 1;
-}
-
-std::size_t scales_per_cell(DType type, std::uint32_t dim) {
-  const DTypeTraits& t = traits(type);
-  return t.block_elements == 1 ? 0 : dim / t.block_elements;
+// The parts of one group (K) or tile (V) of `cells` cells; returns their bytes.
+std::size_t place_parts(TileLayout& tile, std::size_t cells) {
+  const DTypeTraits& t = traits(tile.type);
+  const std::size_t blocks = is_quantized(tile.type) ? tile.dim / t.block_elements : 0;
+  const std::size_t scales = blocks * (has_minimum(tile.type) ? 4 : 2);
+  const std::size_t fifth = has_fifth_bits(tile.type) ? blocks * 4 : 0;
+  const std::size_t values =
+      is_quantized(tile.type) ? blocks * code_bytes(tile.type) : std::size_t{tile.dim} * t.block_bytes;
+  tile.fifth_offset = round_up(scales * cells, kTileAlign);
+  tile.values_offset = tile.fifth_offset + round_up(fifth * cells, kTileAlign);
+  return tile.values_offset + round_up(values * cells, kTileAlign);
 }
 
 void check_tile(const char* side, DType type, std::uint32_t dim) {
   const DTypeTraits& t = traits(type);
-  if (!t.for_kv) {
-    throw InvalidArgument(std::string("[BlockLayout] ") + t.name + " is not a " + side +
-                          " type of this build; use f32, f16 or q8_0");
-  }
-  if (dim == 0 || dim % t.block_elements != 0) {
-    throw InvalidArgument(std::string("[BlockLayout] ") + t.name +
-                          " needs a head size that is a multiple of " + std::to_string(t.block_elements) +
-                          ", " + side + "_dim is " + std::to_string(dim) + "; use f16 or f32");
-  }
+  if (!t.for_kv)
+    throw InvalidArgument(std::string("[BlockLayout] ") + t.name + " is not a " + side + " type; use f16");
+  const std::uint32_t multiple = is_quantized(type) ? t.block_elements : kFloatMultiple;
+  if (dim != 0 && dim % multiple == 0) return;
+  throw InvalidArgument(std::string("[BlockLayout] ") + t.name + " needs a head size that is a multiple of " +
+                        std::to_string(multiple) + ", " + side + "_dim is " + std::to_string(dim) +
+                        (is_quantized(type) ? "; use f16, bf16 or f32" : "; pad the heads"));
 }
 
 }  // namespace
@@ -44,9 +44,7 @@ void check_tile(const char* side, DType type, std::uint32_t dim) {
 TileLayout k_tile_layout(DType type, std::uint32_t k_dim) {
   check_tile("k", type, k_dim);
   TileLayout tile{.type = type, .dim = k_dim};
-  tile.values_offset = round_up(scales_per_cell(type, k_dim) * kGroupCells * kScaleBytes, kTileAlign);
-  tile.group_bytes =
-      round_up(tile.values_offset + std::size_t{k_dim} * kGroupCells * element_bytes(type), kTileAlign);
+  tile.group_bytes = place_parts(tile, kGroupCells);
   tile.bytes = tile.group_bytes * (kBlockCells / kGroupCells);
   return tile;
 }
@@ -54,9 +52,7 @@ TileLayout k_tile_layout(DType type, std::uint32_t k_dim) {
 TileLayout v_tile_layout(DType type, std::uint32_t v_dim) {
   check_tile("v", type, v_dim);
   TileLayout tile{.type = type, .dim = v_dim};
-  tile.values_offset = round_up(scales_per_cell(type, v_dim) * kBlockCells * kScaleBytes, kTileAlign);
-  tile.bytes =
-      round_up(tile.values_offset + std::size_t{v_dim} * kBlockCells * element_bytes(type), kTileAlign);
+  tile.bytes = place_parts(tile, kBlockCells);
   return tile;
 }
 

@@ -11,13 +11,13 @@ namespace {
 constexpr std::array<DTypeTraits, 9> kTraits{{
     {DType::f32, "f32", 1, 4, true, true},
     {DType::f16, "f16", 1, 2, true, true},
-    {DType::bf16, "bf16", 1, 2, false, false},
+    {DType::bf16, "bf16", 1, 2, true, false},
     {DType::q8_0, "q8_0", 32, 34, true, true},
-    {DType::q4_0, "q4_0", 32, 18, false, false},
-    {DType::q4_1, "q4_1", 32, 20, false, true},
-    {DType::q5_0, "q5_0", 32, 22, false, false},
-    {DType::q5_1, "q5_1", 32, 24, false, false},
-    {DType::iq4_nl, "iq4_nl", 32, 18, false, false},
+    {DType::q4_0, "q4_0", 32, 18, true, false},
+    {DType::q4_1, "q4_1", 32, 20, true, true},
+    {DType::q5_0, "q5_0", 32, 22, true, false},
+    {DType::q5_1, "q5_1", 32, 24, true, false},
+    {DType::iq4_nl, "iq4_nl", 32, 18, true, false},
 }};
 
 std::string kv_type_names() {

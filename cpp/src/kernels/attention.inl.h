@@ -21,8 +21,8 @@ void score_groups(const PartitionTask& task, const std::byte* groups, std::uint3
   const std::size_t stride = std::size_t{task.k.dim} * kPanelWidth;
   for (std::uint32_t p = 0; p < panels; ++p) {
     const std::byte* group = groups + p * task.k.group_bytes;
-    decode_panel({task.k.type, group, group + task.k.values_offset}, 0, task.k.dim,
-                 scratch.tile + p * stride);
+    decode_panel({task.k.type, group, group + task.k.fifth_offset, group + task.k.values_offset}, 0,
+                 task.k.dim, scratch.tile + p * stride);
   }
   constexpr std::size_t kEdgeStride = std::size_t{kGroupsAtOnce} * kPanelWidth;
   const std::uint32_t count = task.count - begin;
@@ -77,43 +77,6 @@ void softmax(const PartitionTask& task, std::uint32_t i, float* scores) {
   task.result.sum[i] = sum_lanes(total);
 }
 
-template <DType type>
-PYKV_INLINE void decode_v_as(const PartitionTask& task, const KvPiece& piece, std::uint32_t dim,
-                             float* tile) {
-  constexpr std::size_t kBytes = type == DType::f32 ? 4 : type == DType::f16 ? 2 : 1;
-  const std::uint32_t width = task.v.dim - dim < kPanelWidth ? task.v.dim - dim : kPanelWidth;
-  for (std::size_t c = piece.cell; c < piece.cell + piece.length; ++c, tile += kPanelWidth) {
-    const std::byte* values = piece.v_tile + task.v.values_offset + (c * task.v.dim + dim) * kBytes;
-    std::byte padded[kPanelWidth * kBytes] = {};
-    if (width < kPanelWidth) {
-      std::memcpy(padded, values, width * kBytes);
-      values = padded;
-    }
-    PYKV_UNROLL
-    for (int v = 0; v < kVecs; ++v) {
-      const std::byte* from = values + static_cast<std::size_t>(v * kLanes) * kBytes;
-      if constexpr (type == DType::f32) store(tile + v * kLanes, load_f32(from));
-      if constexpr (type == DType::f16) store(tile + v * kLanes, load_f16(from));
-      if constexpr (type == DType::q8_0) {
-        const float d = load_one_f16(piece.v_tile + (c * task.v.dim + dim) / 32 * 2);
-        store(tile + v * kLanes, load_i8(from) * d);
-      }
-    }
-  }
-}
-
-// Elements [dim, dim + 16) of V of the piece's cells; elements past v_dim are 0.
-void decode_v(const PartitionTask& task, const KvPiece& piece, std::uint32_t dim, float* tile) {
-  switch (task.v.type) {
-    case DType::f32:
-      return decode_v_as<DType::f32>(task, piece, dim, tile);
-    case DType::f16:
-      return decode_v_as<DType::f16>(task, piece, dim, tile);
-    default:
-      return decode_v_as<DType::q8_0>(task, piece, dim, tile);
-  }
-}
-
 // out += weights · V for the piece. Queries are multiplied together as far as all of
 // them see, then each alone.
 void weigh_panels(const PartitionTask& task, const KvPiece& piece, Product product,
@@ -147,7 +110,8 @@ void weigh_piece(const PartitionTask& task, const KvPiece& piece, const float* c
   for (std::uint32_t panel = 0; panel < all; panel += kPanels) {
     const std::uint32_t panels = all - panel < kPanels ? all - panel : kPanels;
     for (std::uint32_t p = 0; p < panels; ++p)
-      decode_v(task, piece, (panel + p) * kPanelWidth, scratch.tile + p * stride);
+      decode_cells(piece.v_tile, task.v, (panel + p) * kPanelWidth, piece.cell, piece.length,
+                   scratch.tile + p * stride);
     weigh_panels(task, piece, {scratch.tile, stride, panels, 0, 0, task.result.stride}, weights,
                  task.result.out + panel * kPanelWidth);
   }

@@ -8,8 +8,8 @@ struct Nibbles : Integers32 {
   PYKV_INLINE explicit Nibbles(const vi (&words)[4]) {
     for (int j = 0; j < 4; ++j)
       for (int i = 0; i < 4; ++i) {
-        values[4 * j + i] = nibble(words[j], 2 * i);
-        values[4 * j + i + 16] = nibble(words[j], 2 * i + 1);
+        values[4 * j + i] = to_float((words[j] >> (8 * i)) & 15);
+        values[4 * j + i + 16] = to_float((words[j] >> (8 * i + 4)) & 15);
       }
   }
 };

@@ -27,10 +27,11 @@ static_assert(kPanelWidth == kGroupCells, "K groups are read as panels");
 inline constexpr std::uint8_t kByteBias = 128;  // dot-product instructions want one operand unsigned
 
 // One panel of a stored matrix, value(k, lane) for 16 lanes: of a weight as panel.h says, of
-// K (block_layout.h) element (k * 16 + lane) of `values`, q8_0 d at (k / 32) * 16 + lane.
+// K, a group of cells, as block_layout.h says.
 struct Panel {
   DType type = DType::f32;
   const std::byte* scales = nullptr;
+  const std::byte* fifth = nullptr;  // bits, of 5-bit types
   const std::byte* values = nullptr;
 };
 
@@ -105,6 +106,12 @@ struct PartitionTask {
 
 struct Kernels {
   const char* name;
+  // What attend() reads of the cache, as float32 tiles (bit-equal to decode_row).
+  // Elements [k0, k0 + count) of a panel, 16 lanes each; multiples of 32, plain types of 2.
+  void (*decode_panel)(const Panel& panel, std::uint32_t k0, std::uint32_t count, float* tile);
+  // Elements [dim, dim + 16) of `count` cells of V from `cell` on; 0 past v_dim.
+  void (*decode_cells)(const std::byte* v_tile, const TileLayout& layout, std::uint32_t dim,
+                       std::uint32_t cell, std::uint32_t count, float* tile);
   void (*linear)(const LinearTask& task);
   void (*quantize)(const QuantizeTask& task);
   void (*linear_int8)(const Int8LinearTask& task);

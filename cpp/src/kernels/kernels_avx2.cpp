@@ -7,6 +7,7 @@
 #include <cstring>
 
 #include "kernels/tier_macros.h"
+#include "pykv/quant.h"
 
 PYKV_TARGET_BEGIN("avx2,fma,f16c")
 namespace pykv::kernels {

@@ -2,6 +2,7 @@
 
 #include "kernels/kernels.h"
 #include "kernels/tier_macros.h"
+#include "pykv/quant.h"
 
 namespace pykv::kernels {
 namespace {

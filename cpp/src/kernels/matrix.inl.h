@@ -1,39 +1,5 @@
-// Tiles and their multiplication. A tile is panels of float32: value(panel, k, lane) at
+// Multiplication with tiles. A tile is panels of float32: value(panel, k, lane) at
 // panel * stride + k * 16 + lane.
-
-constexpr std::uint32_t kBlock = 32;  // elements that share a scale
-
-PYKV_INLINE void decode_plain(const Panel& panel, std::uint32_t k0, std::uint32_t count, float* tile) {
-  const bool half = panel.type == DType::f16;
-  const std::size_t begin = std::size_t{k0} * kPanelWidth;
-  const std::size_t length = std::size_t{count} * kPanelWidth;
-  if (half) {
-    for (std::size_t at = 0; at < length; at += kLanes)
-      store(tile + at, load_f16(panel.values + (begin + at) * 2));
-  } else {
-    for (std::size_t at = 0; at < length; at += kLanes)
-      store(tile + at, load_f32(panel.values + (begin + at) * 4));
-  }
-}
-
-PYKV_INLINE void decode_q8_0(const Panel& panel, std::uint32_t k0, std::uint32_t count, float* tile) {
-  const std::byte* values = panel.values + std::size_t{k0} * kPanelWidth;
-  for (std::size_t b = k0 / kBlock; b < (k0 + count) / kBlock; ++b) {
-    vf d[kVecs];
-    PYKV_UNROLL
-    for (int v = 0; v < kVecs; ++v) d[v] = load_f16(panel.scales + (b * kPanelWidth + v * kLanes) * 2);
-    for (std::uint32_t k = 0; k < kBlock; ++k, tile += kPanelWidth, values += kPanelWidth) {
-      PYKV_UNROLL
-      for (int v = 0; v < kVecs; ++v) store(tile + v * kLanes, d[v] * load_i8(values + v * kLanes));
-    }
-  }
-}
-
-// Decodes elements [k0, k0 + count) of a group of K. Quantized types: multiples of 32.
-void decode_panel(const Panel& panel, std::uint32_t k0, std::uint32_t count, float* tile) {
-  if (panel.type == DType::q8_0) return decode_q8_0(panel, k0, count, tile);
-  return decode_plain(panel, k0, count, tile);
-}
 
 // What multiply() works on: out(row, panel * 16 + lane) += Σ_k x[row][k] * tile(panel, k, lane),
 // one multiply-add after the other in ascending k.

@@ -24,7 +24,10 @@ PYKV_INLINE vf load_i8(const std::byte* from) {
       _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(from)))));
 }
 
-// Nibble `index` of each 32-bit word.
-PYKV_INLINE vf nibble(vi words, int index) {
-  return __builtin_convertvector((words >> (4 * index)) & 15, vf);
+// table[low four bits of each word].
+constexpr bool kLookupIsCheap = false;
+PYKV_INLINE vf lookup(vi words, const float* table) {
+  const __m256 low = _mm256_permutevar8x32_ps(_mm256_load_ps(table), __m256i(words));
+  const __m256 high = _mm256_permutevar8x32_ps(_mm256_load_ps(table + 8), __m256i(words));
+  return vf(_mm256_blendv_ps(low, high, _mm256_castsi256_ps(__m256i(words << 28))));
 }

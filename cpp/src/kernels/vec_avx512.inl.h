@@ -27,9 +27,9 @@ PYKV_INLINE vf load_i8(const std::byte* from) {
   return vf(_mm512_maskz_cvtepi32_ps(kAll, _mm512_maskz_cvtepi8_epi32(kAll, bytes)));
 }
 
-// Nibble `index` of each 32-bit word: the permutation looks at the low four bits only,
-// so that one instruction is the mask and the conversion.
-PYKV_INLINE vf nibble(vi words, int index) {
-  const vf table = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
-  return vf(_mm512_maskz_permutexvar_ps(kAll, __m512i(words >> (4 * index)), __m512(table)));
+// table[low four bits of each word]: one instruction, which is the mask, the offset and the
+// conversion of a 4-bit code.
+constexpr bool kLookupIsCheap = true;
+PYKV_INLINE vf lookup(vi words, const float* table) {
+  return vf(_mm512_maskz_permutexvar_ps(kAll, __m512i(words), _mm512_load_ps(table)));
 }

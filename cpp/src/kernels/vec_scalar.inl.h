@@ -41,7 +41,10 @@ PYKV_INLINE vf load_i8(const std::byte* from) {
   return __builtin_convertvector(bytes, vf);
 }
 
-// Nibble `index` of each 32-bit word.
-PYKV_INLINE vf nibble(vi words, int index) {
-  return __builtin_convertvector((words >> (4 * index)) & 15, vf);
+// table[low four bits of each word].
+constexpr bool kLookupIsCheap = false;
+PYKV_INLINE vf lookup(vi words, const float* table) {
+  vf found;
+  for (int l = 0; l < kLanes; ++l) found[l] = table[words[l] & 15];
+  return found;
 }
