@@ -329,6 +329,10 @@ class Cache:
         """
         Opens the step; raises StalePlan, OutOfMemory or Busy.
         """
+    def copy(self, sequence: int, span: typing.Any, to: int) -> None:
+        """
+        Shares a span with another sequence.
+        """
     def create(self, namespace: int = 0) -> int:
         """
         A new empty sequence.
@@ -350,6 +354,10 @@ class Cache:
         """
         A copy that shares all cells; O(1).
         """
+    def keep(self, sequences: collections.abc.Sequence[int]) -> None:
+        """
+        Ends every other sequence.
+        """
     def match(self, tokens: typing.Any, namespace: int = 0) -> int:
         """
         Length of the longest cached prefix.
@@ -366,7 +374,7 @@ class Cache:
         """
     def prefix_nodes(self) -> list: ...
     def read_rows(
-        self, sequence: int, layer: int, begin: int, end: int
+        self, sequence: int, layer: int, span: typing.Any
     ) -> tuple[numpy.typing.NDArray[numpy.float32], numpy.typing.NDArray[numpy.float32]]:
         """
         (k, v) as stored: float32 [n, kv_heads, k_dim] and [n, kv_heads, v_dim].
@@ -375,9 +383,9 @@ class Cache:
         """
         One reclaim tick; returns how many cells became free.
         """
-    def remove(self, sequence: int, begin: int, end: int) -> None:
+    def remove(self, sequence: int, span: typing.Any) -> None:
         """
-        Removes the tail [begin, end).
+        Removes the positions in a span, or all with None.
         """
     def reset_prefixes(self) -> None:
         """

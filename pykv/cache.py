@@ -118,15 +118,6 @@ class Cache:
         """A copy that shares all cells; its cost does not depend on the length."""
         return self.core.fork(sequence)
 
-    def remove(self, sequence: int, span: tuple[int, int] | None) -> None:
-        """Removes positions ``[begin, end)``, or all with ``None``.
-
-        In this version the span must end where the sequence ends; others raise ``Unsupported``.
-        """
-        core = self.core
-        begin, end = core.bounds(sequence) if span is None else _pair(span)
-        core.remove(sequence, begin, end)
-
     def clear(self, sequence: int) -> None:
         """Removes all tokens; the sequence stays."""
         self.core.clear(sequence)
@@ -134,6 +125,10 @@ class Cache:
     def erase(self, sequence: int) -> None:
         """Ends the sequence. Tokens appended with ids stay matchable until they are evicted."""
         self.core.erase(sequence)
+
+    def keep(self, *sequences: int) -> None:
+        """Ends every sequence but these, which must be open."""
+        self.core.keep(sequences)
 
     def erase_all(self) -> None:
         """Ends every sequence."""
@@ -144,7 +139,10 @@ class Cache:
         return self.core.sequences()
 
     def bounds(self, sequence: int) -> Span:
-        """Positions the sequence holds."""
+        """[first position, last one + 1) of the sequence, (0, 0) if it is empty.
+
+        After edits there may be gaps in between; :meth:`runs` tells them.
+        """
         return Span(*self.core.bounds(sequence))
 
     def exact_upto(self, sequence: int) -> int:
@@ -160,10 +158,35 @@ class Cache:
         return self.core.shared_cells(sequence)
 
     def read_rows(
-        self, sequence: int, layer: int, span: tuple[int, int]
+        self, sequence: int, layer: int, span: tuple[int, int] | None = None
     ) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]:
-        """K ``[n, kv_heads, k_dim]`` and V ``[n, kv_heads, v_dim]`` as stored, float32."""
-        return self.core.read_rows(sequence, layer, *_pair(span))
+        """K ``[n, kv_heads, k_dim]`` and V ``[n, kv_heads, v_dim]`` as stored, float32.
+
+        Of the ``n`` tokens that the sequence has in the span, ``None`` for all, in order.
+        """
+        return self.core.read_rows(sequence, layer, span)
+
+    # --- edits -------------------------------------------------------------------
+    #
+    # Spans are half-open pairs of positions within the sequence's end, or None for all of it;
+    # positions that it does not have are passed over. Cells stay shared: other sequences and
+    # the tree keep what they have. The exact lineage ends at the first position that changed.
+
+    def remove(self, sequence: int, span: tuple[int, int] | None) -> None:
+        """Removes positions ``[begin, end)``, or all with ``None``; the others stay where they are.
+
+        What follows a removed token was computed with it, so the exact lineage ends at
+        ``begin``; new tokens continue at ``bounds(sequence).end``.
+        """
+        self.core.remove(sequence, span)
+
+    def copy(self, sequence: int, span: tuple[int, int] | None, to: int) -> None:
+        """Gives ``to`` the tokens of a span, at the same positions and in the same cells.
+
+        ``to`` may have none of these positions (``InvalidArgument``). A prefix copied into an
+        empty sequence of the same namespace is as exact as it was; other copies are not.
+        """
+        self.core.copy(sequence, span, to)
 
     # --- steps -------------------------------------------------------------------
 
@@ -242,14 +265,6 @@ class Cache:
             "[Cache] a cache is memory and threads of this process and cannot be pickled or "
             "copied; make one in each process"
         )
-
-
-def _pair(span: tuple[int, int]) -> tuple[int, int]:
-    try:
-        begin, end = span
-    except (TypeError, ValueError):
-        raise TypeError(f"[Cache] span must be a pair (begin, end), not {span!r}") from None
-    return begin, end
 
 
 _live: weakref.WeakSet[Cache] = weakref.WeakSet()

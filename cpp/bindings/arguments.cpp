@@ -71,4 +71,17 @@ std::vector<Token> to_tokens(py::handle value, const std::string& what) {
   return tokens;
 }
 
+std::optional<Span> to_span(py::handle value, const std::string& method) {
+  if (value.is_none()) return std::nullopt;
+  const bool is_pair = PySequence_Check(value.ptr()) && !PyUnicode_Check(value.ptr()) &&
+                       !PyBytes_Check(value.ptr()) && py::len(value) == 2;
+  if (!is_pair) {
+    throw py::type_error(method + "span must be a pair (begin, end) or None, not " +
+                         py::repr(value).cast<std::string>());
+  }
+  const auto pair = py::reinterpret_borrow<py::sequence>(value);
+  return Span{static_cast<Pos>(to_int64(pair[0], method + "begin", 0, kMaxPos)),
+              static_cast<Pos>(to_int64(pair[1], method + "end", 0, kMaxPos))};
+}
+
 }  // namespace pykv::bindings

@@ -7,6 +7,7 @@
 
 #include <cstdint>
 #include <limits>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -35,6 +36,9 @@ T to_int(const PyInt& argument, const std::string& what, T lowest = 0,
 
 // Token ids from a one-dimensional integer array or a sequence of ints, 0 to 2**31 - 1.
 std::vector<Token> to_tokens(pybind11::handle value, const std::string& what);
+
+// A span of positions: a pair of ints from 0 to 2**31 - 1, or None. `method` is "[Class.method] ".
+std::optional<Span> to_span(pybind11::handle value, const std::string& method);
 
 }  // namespace pykv::bindings
 

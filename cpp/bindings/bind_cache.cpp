@@ -29,10 +29,6 @@ NamespaceId name_space(const PyInt& value, const char* method) {
   return {to_int<std::uint32_t>(value, std::string("[Cache.") + method + "] namespace")};
 }
 
-Pos position(const PyInt& value, const char* method, const char* name) {
-  return to_int<Pos>(value, std::string("[Cache.") + method + "] " + name);
-}
-
 EvictReason evict_reason(const std::string& name) {
   if (name == "request") return EvictReason::request;
   if (name == "demand") return EvictReason::demand;
@@ -79,27 +75,20 @@ std::tuple<std::uint64_t, std::uint32_t, std::uint32_t> open(Cache& cache, const
 }
 
 std::pair<FloatRows, FloatRows> read_rows(const Cache& cache, const PyInt& seq, const PyInt& layer,
-                                          const PyInt& begin, const PyInt& end) {
+                                          const py::object& span) {
   const SeqId id = seq_id(seq, "read_rows");
   const auto index = to_int<std::uint32_t>(layer, "[Cache.read_rows] layer");
-  const Span span{position(begin, "read_rows", "begin"), position(end, "read_rows", "end")};
-  const LayerTable& layers = cache.config().layers;
-  std::vector<float> k, v;
-  py::ssize_t rows = 0;
+  const std::optional<Span> wanted = to_span(span, "[Cache.read_rows] ");
+  Cache::RowValues values;
   {
     const Unlocked unlocked;
-    const Span bounds = cache.bounds(id);
-    if (index < layers.size() && span.begin <= span.end && span.end <= bounds.end) {
-      rows = span.length();
-      k.resize(std::size_t{span.length()} * layers[index].kv_heads * layers[index].k_dim);
-      v.resize(std::size_t{span.length()} * layers[index].kv_heads * layers[index].v_dim);
-    }
-    cache.read_rows(id, index, span, k, v);
+    values = cache.read_rows(id, index, wanted);
   }
-  const auto as_array = [&](const std::vector<float>& values, std::uint32_t dim) {
-    return FloatRows({rows, py::ssize_t{layers[index].kv_heads}, py::ssize_t{dim}}, values.data());
+  const LayerSpec& spec = cache.config().layers[index];
+  const auto as_array = [&](const std::vector<float>& flat, std::uint32_t dim) {
+    return FloatRows({py::ssize_t{values.rows}, py::ssize_t{spec.kv_heads}, py::ssize_t{dim}}, flat.data());
   };
-  return {as_array(k, layers[index].k_dim), as_array(v, layers[index].v_dim)};
+  return {as_array(values.k, spec.k_dim), as_array(values.v, spec.v_dim)};
 }
 
 void bind_sequences(py::class_<Cache>& cache) {
@@ -132,15 +121,6 @@ void bind_sequences(py::class_<Cache>& cache) {
           },
           py::arg("sequence"), "A copy that shares all cells; O(1).")
       .def(
-          "remove",
-          [](Cache& self, const PyInt& seq, const PyInt& begin, const PyInt& end) {
-            const SeqId id = seq_id(seq, "remove");
-            const Span span{position(begin, "remove", "begin"), position(end, "remove", "end")};
-            const Unlocked unlocked;
-            self.remove(id, span);
-          },
-          py::arg("sequence"), py::arg("begin"), py::arg("end"), "Removes the tail [begin, end).")
-      .def(
           "clear",
           [](Cache& self, const PyInt& seq) {
             const SeqId id = seq_id(seq, "clear");
@@ -156,6 +136,15 @@ void bind_sequences(py::class_<Cache>& cache) {
             self.erase(id);
           },
           py::arg("sequence"), "Ends the sequence; its exact tokens stay matchable as idle.")
+      .def(
+          "keep",
+          [](Cache& self, const std::vector<PyInt>& sequences) {
+            std::vector<SeqId> ids;
+            for (const PyInt& seq : sequences) ids.push_back(seq_id(seq, "keep"));
+            const Unlocked unlocked;
+            self.keep(ids);
+          },
+          py::arg("sequences"), "Ends every other sequence.")
       .def("erase_all", &Cache::erase_all, py::call_guard<Unlocked>(), "Ends every sequence.")
       .def("sequences", [](const Cache& self) {
         std::vector<std::uint64_t> ids;
@@ -163,6 +152,28 @@ void bind_sequences(py::class_<Cache>& cache) {
         for (const SeqId seq : self.sequences()) ids.push_back(seq.value);
         return ids;
       });
+}
+
+void bind_edits(py::class_<Cache>& cache) {
+  cache
+      .def(
+          "remove",
+          [](Cache& self, const PyInt& seq, const py::object& span) {
+            const SeqId id = seq_id(seq, "remove");
+            const std::optional<Span> gone = to_span(span, "[Cache.remove] ");
+            const Unlocked unlocked;
+            self.remove(id, gone);
+          },
+          py::arg("sequence"), py::arg("span"), "Removes the positions in a span, or all with None.")
+      .def(
+          "copy",
+          [](Cache& self, const PyInt& source, const py::object& span, const PyInt& to) {
+            const SeqId from = seq_id(source, "copy"), target = seq_id(to, "copy");
+            const std::optional<Span> wanted = to_span(span, "[Cache.copy] ");
+            const Unlocked unlocked;
+            self.copy(from, wanted, target);
+          },
+          py::arg("sequence"), py::arg("span"), py::arg("to"), "Shares a span with another sequence.");
 }
 
 void bind_views(py::class_<Cache>& cache) {
@@ -212,7 +223,7 @@ void bind_views(py::class_<Cache>& cache) {
              }
              return to_list(nodes);
            })
-      .def("read_rows", &read_rows, py::arg("sequence"), py::arg("layer"), py::arg("begin"), py::arg("end"),
+      .def("read_rows", &read_rows, py::arg("sequence"), py::arg("layer"), py::arg("span"),
            "(k, v) as stored: float32 [n, kv_heads, k_dim] and [n, kv_heads, v_dim].")
       .def("stats",
            [](const Cache& self) {
@@ -274,6 +285,7 @@ void bind_cache(py::module_& m) {
             py::arg("watermarks") = std::pair(0.05, 0.10), py::arg("edge_hash") = "default",
             py::keep_alive<1, 4>());
   bind_sequences(cache);
+  bind_edits(cache);
   bind_views(cache);
   bind_space(cache);
   bind_steps(m, cache);

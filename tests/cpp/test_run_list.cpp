@@ -153,7 +153,7 @@ TEST(a_long_span_is_shared_by_a_few_nodes) {
   RunList list(map);
   for (std::uint32_t i = 0; i < count; ++i) take_and_append(map, list, {static_cast<Pos>(i), 2 * i, 1, 0});
   RunList copy(map);
-  copy.append(list, {77, 99000});
+  copy.insert(list, {77, 99000});
   CHECK(copy.runs() == 99000 - 77 && copy.begin() == 77 && copy.end() == 99000);
   std::uint32_t held_twice = 0;  // cells that the copy holds itself
   for (std::uint32_t i = 0; i < count; ++i) held_twice += map.holders(2 * i) - 1;
@@ -167,8 +167,28 @@ TEST(a_long_span_is_shared_by_a_few_nodes) {
   for (std::uint32_t i = 0; i < count; ++i) held_twice += map.holders(2 * i) - 1;
   CHECK(held_twice <= 10 * 16);
   less.check_integrity();
-  CHECK_THROWS(InvalidArgument, copy.append(list, {98999, 99100}));
+  CHECK_THROWS(InvalidArgument, copy.insert(list, {98999, 99100}));
   CHECK(copy.end() == 99000);
+}
+
+TEST(tokens_of_two_lists_interleave) {
+  CellMap map(4);
+  RunList list(map), other(map);
+  take_and_append(map, list, {0, 0, 30, 0});
+  take_and_append(map, other, {0, 64, 30, 0});
+  list.remove({5, 10});
+  list.remove({20, 25});
+  other.remove({10, 20});
+  CHECK_THROWS(InvalidArgument, list.insert(other, {5, 26}));
+  CHECK(list.tokens() == 20);
+  list.insert(other, {5, 25});  // into two gaps
+  CHECK(list.to_vector() ==
+        (std::vector<Run>{{0, 0, 5, 0}, {5, 69, 5, 0}, {10, 10, 10, 0}, {20, 84, 5, 0}, {25, 25, 5, 0}}));
+  CHECK(map.holders(69) == 2);
+  list.insert(other, {30, 100});
+  list.insert(list, {30, 100});
+  CHECK(list.tokens() == 30);
+  list.check_integrity();
 }
 
 TEST(a_window_that_slides_stays_shallow) {
@@ -295,14 +315,25 @@ struct World {
       models[i].push_back({run.first + static_cast<Pos>(k), run.cell + k, run.rotation});
   }
 
-  // Appends what list j has in a span behind the end of list i.
-  void append_span(std::size_t i, std::size_t j, std::mt19937& random) {
-    const Pos begin = lists[i].end() + static_cast<Pos>(random() % 3);
-    const Span span{begin, begin + static_cast<Pos>(random() % 1500)};
-    lists[i].append(lists[j], span);
-    const Model from = models[j];
-    for (const Token1& token : from)
-      if (token.pos >= span.begin && token.pos < span.end) models[i].push_back(token);
+  // Inserts what list j has in a span, or finds that list i has a position of it.
+  void insert(std::size_t i, std::size_t j, std::mt19937& random) {
+    const Pos behind = lists[i].end() + static_cast<Pos>(random() % 3);
+    const Span span = random() % 2 == 0 ? any_span(j, random) : Span{behind, behind + 1500};
+    Model joined = models[i];
+    bool has_one = false;
+    for (const Token1& token : models[j]) {
+      if (token.pos < span.begin || token.pos >= span.end) continue;
+      const auto at = std::find_if(joined.begin(), joined.end(),
+                                   [&](const Token1& other) { return other.pos >= token.pos; });
+      has_one = has_one || (at != joined.end() && at->pos == token.pos);
+      joined.insert(at, token);
+    }
+    if (has_one) {
+      CHECK_THROWS(InvalidArgument, lists[i].insert(lists[j], span));
+      return;
+    }
+    lists[i].insert(lists[j], span);
+    models[i] = std::move(joined);
   }
 
   Span any_span(std::size_t i, std::mt19937& random) const {
@@ -318,7 +349,8 @@ struct World {
 
   // Moves a span as far as it may go, or refuses to go further.
   void shift(std::size_t i, Span span, std::mt19937& random) {
-    Pos before = -1, first = kMaxPos, last = -1, behind = 6000;
+    const Pos limit = std::max(6000, lists[i].end() + 2);
+    Pos before = -1, first = kMaxPos, last = -1, behind = limit;
     for (const Token1& token : models[i]) {
       if (token.pos < span.begin) before = token.pos;
       if (token.pos >= span.end) behind = std::min(behind, token.pos);
@@ -331,7 +363,7 @@ struct World {
     const Pos lowest = before + 1 - first, room = behind - 1 - last - lowest;
     const Pos delta = lowest + static_cast<Pos>(random() % static_cast<std::uint32_t>(room + 1));
     CHECK_THROWS(InvalidArgument, lists[i].shift(span, lowest - 1, 0));
-    if (behind < 6000) CHECK_THROWS(InvalidArgument, lists[i].shift(span, lowest + room + 1, 0));
+    if (behind < limit) CHECK_THROWS(InvalidArgument, lists[i].shift(span, lowest + room + 1, 0));
     const Pos rotation = random() % 2 == 0 ? delta : 0;
     lists[i].shift(span, delta, rotation);
     for (Token1& token : models[i]) {
@@ -384,7 +416,7 @@ TEST(random_operations_equal_a_model) {
         const auto end = static_cast<std::uint32_t>(world.lists[i].end());
         world.truncate(i, static_cast<Pos>(end - std::min<std::uint32_t>(end, random() % 120)));
       }
-      if (dice == 20 || dice == 21) world.append_span(i, j, random);
+      if (dice == 20 || dice == 21) world.insert(i, j, random);
       if (dice > 21 && dice < 25) world.remove(i, world.any_span(i, random));
       if (dice > 24) world.shift(i, world.any_span(i, random), random);
       compare(world.lists[i], world.models[i], random);

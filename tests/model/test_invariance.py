@@ -131,7 +131,7 @@ def test_after_the_tail_was_removed(machine: Machine, tokens: list[int], alone: 
     seq = machine.cache.create()
     cut = len(tokens) // 3
     machine.extend(seq, tokens[:cut] + random_tokens(30, machine.vocab, seed=10))
-    machine.cache.remove(seq, cut, cut + 30)
+    machine.cache.remove(seq, (cut, cut + 30))
     assert np.array_equal(machine.extend(seq, tokens[cut:]), alone[cut:])
 
 

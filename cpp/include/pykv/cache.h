@@ -8,7 +8,10 @@
 //
 // Exact lineage: tokens below exact_upto(seq) have KV that a cold run would give. Only
 // they enter the prefix tree. A sequence that appends a count without token ids ends its
-// exact lineage there. Exact tokens are stored once: where finish() finds that another
+// exact lineage there; one that is edited, at the first position that changed: what comes
+// behind a removed, moved or inserted token was computed with other tokens before it.
+// What is in the tree already stays matchable. A sequence may have gaps; new tokens come
+// behind its last one. Exact tokens are stored once: where finish() finds that another
 // session has made them ready meanwhile, the sequence takes those cells and frees its own.
 //
 // What is charged: a step in progress holds its cells as "computing"; a live sequence's
@@ -145,18 +148,28 @@ class Cache {
               std::optional<std::uint32_t> max_reuse = std::nullopt);
   std::uint32_t match(NamespaceId ns, std::span<const Token> tokens) const;  // length only
 
-  SeqId fork(SeqId seq);              // O(1)
-  void remove(SeqId seq, Span span);  // the tail: span.end must be bounds().end
-  void clear(SeqId seq);              // all tokens; the sequence stays
-  void erase(SeqId seq);              // ends it; exact tokens stay in the tree as idle
-  void erase_all();                   // every sequence
-  Span bounds(SeqId seq) const;
+  SeqId fork(SeqId seq);                   // O(1)
+  void clear(SeqId seq);                   // all tokens; the sequence stays
+  void erase(SeqId seq);                   // ends it; exact tokens stay in the tree as idle
+  void keep(std::span<const SeqId> kept);  // erases all sequences but these
+  void erase_all();                        // every sequence
+  Span bounds(SeqId seq) const;            // [first position, last one + 1), [0, 0) if empty
   Pos exact_upto(SeqId seq) const;
   std::vector<Run> runs(SeqId seq) const;
   std::vector<SeqId> sequences() const;
   // Cells of the sequence that another sequence or several hold too; while it is in the
   // open step, which holds them as well, all that it had before.
   std::uint32_t shared_cells(SeqId seq) const;
+
+  // --- edits -----------------------------------------------------------------
+  // A span lies within [0, bounds().end], nullopt is all of the sequence; positions that it
+  // does not have are passed over. Everything else throws InvalidArgument. Cells are shared
+  // as before: what others have of them does not change.
+  void remove(SeqId seq, std::optional<Span> span);  // the others keep their positions. O(log runs)
+  // `to` gets the tokens of `from`, in the same cells at the same positions, none of which
+  // it may have. A prefix of exact tokens in an empty `to` of the same namespace is exact
+  // there too. O(log runs), or for each run of the span if tokens of both interleave.
+  void copy(SeqId from, std::optional<Span> span, SeqId to);
 
   // --- steps -----------------------------------------------------------------
   // nullopt: the free cells or bytes do not suffice. Throws InvalidArgument for unknown
@@ -181,8 +194,12 @@ class Cache {
   const BlockLayout& layout() const;
   Backend& backend() const;
   std::vector<PrefixTree::NodeView> prefix_nodes() const;
-  // Stored values of positions [span) of `seq`: k [n, kv_heads * k_dim], v likewise.
-  void read_rows(SeqId seq, std::uint32_t layer, Span span, std::span<float> k, std::span<float> v) const;
+  struct RowValues {
+    std::uint32_t rows = 0;   // one for each token
+    std::vector<float> k, v;  // [rows, kv_heads * k_dim] and [rows, kv_heads * v_dim]
+  };
+  // Stored values of the tokens that `seq` has in `span`.
+  RowValues read_rows(SeqId seq, std::uint32_t layer, std::optional<Span> span) const;
 
   void check_integrity() const;  // every invariant of every part; O(pool)
 

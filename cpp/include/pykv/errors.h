@@ -49,8 +49,8 @@ class UnsupportedModel : public Error {
   using Error::Error;
 };
 
-// The operation exists but not for this object (e.g. middle removal before
-// issue 3); the message names what is possible.
+// The operation exists but not for this object or layer table; the message names what is
+// possible.
 class Unsupported : public Error {
  public:
   using Error::Error;

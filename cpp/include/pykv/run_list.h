@@ -66,10 +66,11 @@ class RunList {
   // Run that covers `pos`, whole. O(log pieces).
   std::optional<Run> find(Pos pos) const;
 
-  // Appends the tokens that `from` has in `span`, at their positions, the first of which
-  // must be >= end() (throws InvalidArgument). Shares whole subtrees. If this throws,
-  // nothing has changed; so it is with the two below. O(log pieces).
-  void append(const RunList& from, Span span);
+  // Adds the tokens that `from` has in `span`, at their positions, none of which may be in
+  // the list (throws InvalidArgument). Shares whole subtrees. If this throws, nothing has
+  // changed; so it is with the two below. O(log pieces) if they come behind the last one
+  // or between two others, else O(log pieces) for each of their runs.
+  void insert(const RunList& from, Span span);
 
   // Removes the tokens in `span`; the others stay where they are. O(log pieces).
   void remove(Span span);
@@ -112,6 +113,7 @@ class RunList {
   void append_piece(const Run& piece);
   void append_node(Node& node);
   void append_below(const Node& node, Span span);
+  void append(const RunList& from, Span span);
   void hang(Node& node, Path& path);
   void tidy_right_edge();
   void even_out_last(Node& parent);

@@ -1,8 +1,8 @@
 // Floor 3, private. What a Cache, its plans and its open step consist of.
 //
 // Invariants (check_integrity): of every sequence
-//   - the runs cover [0, end) without gaps, rotation 0,
-//   - exact_upto <= end, and tokens below it are ready on the holder's path,
+//   - the runs cover [0, exact_upto) without gaps, rotation 0,
+//   - tokens below exact_upto are ready on the holder's path,
 //   - exact tokens lie in the cells that the tree has for them: stored once,
 //   - the holder stands at exact_upto, or at the end of the announced prompt.
 // Every held cell lies in a committed block; committed blocks stay within the budget.
@@ -88,7 +88,10 @@ struct Cache::Impl {
   bool withdraw_announcements();  // of all sequences; false: there were none
   // Puts the holder to exact_upto; drops what is announced and not ready.
   void settle(Sequence& sequence);
-  void rewind(Sequence& sequence, Pos end);
+  // Gives the sequence another list, the same below `exact`; its exact lineage ends there.
+  void edit(Sequence& sequence, RunList runs, Pos exact);
+  void follow(Sequence& sequence, const Sequence& source, Pos exact);
+  void keep(std::span<const SeqId> kept, const char* method);
   // Makes the item's tokens matchable and moves exact_upto, if they are exact. Without
   // memory for that they stay private, and the exact lineage ends before them.
   void publish(Sequence& sequence, const Plan::Data::Item& item, std::span<const Token> tokens);
@@ -151,6 +154,9 @@ struct Step::Impl {
   void check_layer(std::uint32_t layer, const Cache::Impl& cache, const char* method) const;
   void close(State how);  // with the lock held; drops what is not published
 };
+
+// `span` or all of the list; throws InvalidArgument unless it lies within [0, runs.end()].
+Span checked_span(std::optional<Span> span, const RunList& runs, const char* method);
 
 inline std::string where(const char* method) { return std::string("[Cache.") + method + "] "; }
 

@@ -41,8 +41,7 @@ std::vector<PrefixTree::NodeView> Cache::prefix_nodes() const {
   return impl_->tree.nodes();
 }
 
-void Cache::read_rows(SeqId seq, std::uint32_t layer, Span span, std::span<float> k,
-                      std::span<float> v) const {
+Cache::RowValues Cache::read_rows(SeqId seq, std::uint32_t layer, std::optional<Span> span) const {
   const Impl& c = *impl_;
   const auto lock = c.link->lock();
   const RunList& runs = c.find(seq, "read_rows").runs;
@@ -50,24 +49,16 @@ void Cache::read_rows(SeqId seq, std::uint32_t layer, Span span, std::span<float
     throw InvalidArgument(where("read_rows") + "layer is " + std::to_string(layer) + ", the cache has " +
                           std::to_string(c.layout.layer_count()) + " layers");
   }
-  if (span.begin < 0 || span.end < span.begin || span.end > runs.end()) {
-    throw InvalidArgument(where("read_rows") + "span [" + std::to_string(span.begin) + ", " +
-                          std::to_string(span.end) + ") is not inside [0, " + std::to_string(runs.end()) +
-                          ") or is reversed");
-  }
-  const LayerSpec& spec = c.config.layers[layer];
-  const std::size_t rows = span.length();
-  if (k.size() != rows * spec.kv_heads * spec.k_dim || v.size() != rows * spec.kv_heads * spec.v_dim) {
-    throw InvalidArgument(where("read_rows") + "k and v hold " + std::to_string(k.size()) + " and " +
-                          std::to_string(v.size()) + " elements, must hold " + std::to_string(rows) +
-                          " rows of the layer");
-  }
   std::vector<CellIndex> cells;
-  cells.reserve(rows);
-  runs.for_each(span, [&](const Run& run) {
+  runs.for_each(checked_span(span, runs, "read_rows"), [&](const Run& run) {
     for (std::uint32_t i = 0; i < run.length; ++i) cells.push_back(run.cell + i);
   });
-  c.backend.read_kv(c.pool, layer, cells, k, v);
+  const LayerSpec& spec = c.config.layers[layer];
+  RowValues values{static_cast<std::uint32_t>(cells.size()), {}, {}};
+  values.k.resize(cells.size() * spec.kv_heads * spec.k_dim);
+  values.v.resize(cells.size() * spec.kv_heads * spec.v_dim);
+  c.backend.read_kv(c.pool, layer, cells, values.k, values.v);
+  return values;
 }
 
 namespace {
@@ -76,21 +67,24 @@ void require(bool holds, const std::string& what) {
   if (!holds) throw IntegrityError(where("check_integrity") + what);
 }
 
-// Marks the cells of `runs` as held and checks that positions [0, end) have no gaps.
+// Marks the cells of `runs` as held.
 void check_runs(const RunList& runs, std::vector<bool>& held) {
   runs.check_integrity();
-  Pos next = 0;
   runs.for_each({0, runs.end()}, [&](const Run& run) {
-    require(run.first == next && run.rotation == 0, "a sequence has a gap or a rotation");
-    next = run.end();
     for (std::uint32_t i = 0; i < run.length; ++i) held.at(run.cell + i) = true;
   });
 }
 
-// Exact tokens lie where the tree says.
+// Exact tokens lie where the tree says, without gaps and as they were stored.
 void check_exact(const Cache::Impl& cache, const Cache::Impl::Sequence& sequence, const std::string& name) {
   std::vector<Run> own;
-  sequence.runs.for_each({0, sequence.exact_upto}, [&](const Run& run) { own.push_back(run); });
+  Pos next = 0;
+  sequence.runs.for_each({0, sequence.exact_upto}, [&](const Run& run) {
+    require(run.first == next && run.rotation == 0, name + " has a gap or a rotation before exact_upto");
+    next = run.end();
+    own.push_back(run);
+  });
+  require(next == sequence.exact_upto, name + " ends before exact_upto");
   const auto path = cache.tree.path_runs(sequence.holder, 0, static_cast<std::uint32_t>(sequence.exact_upto));
   const auto cells = [](const std::vector<Run>& runs) {
     std::vector<CellIndex> out;
@@ -130,7 +124,6 @@ void Cache::check_integrity() const {
   std::vector<bool> held(c.cells.counts().capacity);
   for (const auto& [id, sequence] : c.sequences) {
     check_runs(sequence.runs, held);
-    require(sequence.exact_upto <= sequence.runs.end(), "exact_upto passes the end");
     const std::size_t depth =
         sequence.announced ? sequence.announced->size() : static_cast<std::size_t>(sequence.exact_upto);
     const std::string name = "sequence " + std::to_string(id.value);

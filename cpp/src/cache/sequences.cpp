@@ -1,6 +1,7 @@
-// Sequences: create, open, fork, remove, erase, and their places in the prefix tree.
+// Sequences: create, open, fork, erase, and their places in the prefix tree.
 #include <algorithm>
 #include <new>
+#include <unordered_set>
 #include <utility>
 
 #include "cache/cache_impl.h"
@@ -17,20 +18,6 @@ void check_tokens(std::span<const Token> tokens, const char* method) {
   if (negative != tokens.end()) {
     throw InvalidArgument(where(method) + "token id " + std::to_string(*negative) + " at index " +
                           std::to_string(negative - tokens.begin()) + " is negative; ids start at 0");
-  }
-}
-
-// Checks a span that must end where the sequence ends.
-void check_tail(Span span, Pos end, const char* method) {
-  if (span.begin < 0 || span.end < span.begin || span.end > end) {
-    throw InvalidArgument(where(method) + "span [" + std::to_string(span.begin) + ", " +
-                          std::to_string(span.end) + ") is not inside [0, " + std::to_string(end) +
-                          ") or is reversed; bounds() tells the limits");
-  }
-  if (span.begin != span.end && span.end != end) {
-    throw Unsupported(where(method) + "span [" + std::to_string(span.begin) + ", " +
-                      std::to_string(span.end) + ") is not the tail; this build removes [x, " +
-                      std::to_string(end) + ") only, or everything with clear()");
   }
 }
 
@@ -120,18 +107,6 @@ void Cache::Impl::settle(Sequence& sequence) {
   if (tree.depth(sequence.holder) > exact) tree.rewind(sequence.holder, exact, now());
 }
 
-void Cache::Impl::rewind(Sequence& sequence, Pos end) {
-  RunList rest = sequence.runs;
-  rest.truncate(end);
-  if (end < sequence.exact_upto) {
-    withdraw_announcement(sequence);
-    tree.rewind(sequence.holder, static_cast<std::uint32_t>(end), now());
-    sequence.exact_upto = end;
-  }
-  sequence.runs = std::move(rest);
-  touch();
-}
-
 SeqId Cache::create(NamespaceId ns) {
   Impl& c = *impl_;
   const auto lock = c.link->lock();
@@ -176,22 +151,6 @@ SeqId Cache::fork(SeqId seq) {
   return c.insert({from.name_space, from.runs, c.tree.copy(from.holder), from.exact_upto, from.announced});
 }
 
-void Cache::remove(SeqId seq, Span span) {
-  Impl& c = *impl_;
-  const auto lock = c.link->lock();
-  Impl::Sequence& sequence = c.find_for_change(seq, "remove");
-  check_tail(span, sequence.runs.end(), "remove");
-  if (span.begin != span.end) c.rewind(sequence, span.begin);
-}
-
-void Cache::clear(SeqId seq) {
-  Impl& c = *impl_;
-  const auto lock = c.link->lock();
-  Impl::Sequence& sequence = c.find_for_change(seq, "clear");
-  c.withdraw_announcement(sequence);
-  c.rewind(sequence, 0);
-}
-
 void Cache::erase(SeqId seq) {
   Impl& c = *impl_;
   const auto lock = c.link->lock();
@@ -199,13 +158,29 @@ void Cache::erase(SeqId seq) {
   c.drop(c.sequences.find(seq));
 }
 
-void Cache::erase_all() {
-  Impl& c = *impl_;
-  const auto lock = c.link->lock();
-  if (c.open_step != nullptr) {
-    throw Busy(where("erase_all") + "a step is open; finish it or roll it back first");
+void Cache::Impl::keep(std::span<const SeqId> kept, const char* method) {
+  std::unordered_set<SeqId> stay;
+  for (const SeqId seq : kept) {
+    find(seq, method);
+    stay.insert(seq);
   }
-  while (!c.sequences.empty()) c.drop(c.sequences.begin());
+  std::vector<SeqId> gone;
+  for (const auto& [seq, sequence] : sequences) {
+    if (stay.contains(seq)) continue;
+    find_for_change(seq, method);
+    gone.push_back(seq);
+  }
+  for (const SeqId seq : gone) drop(sequences.find(seq));
+}
+
+void Cache::keep(std::span<const SeqId> kept) {
+  const auto lock = impl_->link->lock();
+  impl_->keep(kept, "keep");
+}
+
+void Cache::erase_all() {
+  const auto lock = impl_->link->lock();
+  impl_->keep({}, "erase_all");
 }
 
 }  // namespace pykv

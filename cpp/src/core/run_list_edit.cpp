@@ -116,26 +116,44 @@ void RunList::append_below(const Node& node, Span span) {
   }
 }
 
+// What `from` has in `span` must lie behind the end. May leave a part of it behind if it throws.
 void RunList::append(const RunList& from, Span span) {
+  if (from.root_ == nullptr || span.begin >= span.end) return;
+  if (span.begin <= from.begin() && span.end >= from.end())
+    append_node(*from.root_);
+  else
+    append_below(*from.root_, span);
+}
+
+void RunList::insert(const RunList& from, Span span) {
   const std::optional<Pos> first = from.next(span.begin);
   if (!first || *first >= span.end) return;
-  if (*first < end())
-    throw InvalidArgument("[RunList.append] position " + std::to_string(*first) +
-                          " of the other list lies before the end of this one at " + std::to_string(end()));
-  RunList next(*this);
-  if (span.begin <= from.begin() && span.end >= from.end())
-    next.append_node(*from.root_);
+  RunList joined(*this);
+  joined.truncate(*first);
+  Pos reached = *first;  // all own tokens below are in
+  const auto add = [&](Span part) {
+    if (const auto own = next(part.begin); own && *own < part.end)
+      throw InvalidArgument("[RunList.insert] the list has position " + std::to_string(*own) +
+                            " already; remove it first");
+    joined.append(*this, {reached, part.begin});
+    joined.append(from, part);
+    reached = part.end;
+  };
+  const Span whole{*first, *from.previous(span.end) + 1};
+  if (next(whole.begin).value_or(kMaxPos) >= whole.end)
+    add(whole);
   else
-    next.append_below(*from.root_, span);
-  *this = std::move(next);
+    from.for_each(span, [&](const Run& run) { add({run.first, run.end()}); });
+  joined.append(*this, {reached, kMaxPos});
+  *this = std::move(joined);
 }
 
 void RunList::remove(Span span) {
   if (span.begin >= span.end) return;
-  RunList next(*this);
-  next.truncate(span.begin);
-  next.append(*this, {span.end, kMaxPos});
-  *this = std::move(next);
+  RunList rest(*this);
+  rest.truncate(span.begin);
+  rest.append(*this, {span.end, kMaxPos});
+  *this = std::move(rest);
 }
 
 void RunList::shift(Span span, Pos delta, Pos rotation) {

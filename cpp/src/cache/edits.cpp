@@ -1,0 +1,93 @@
+// Edits of a sequence: removed, copied and moved spans, and what is exact afterwards.
+#include <algorithm>
+#include <utility>
+
+#include "cache/cache_impl.h"
+
+namespace pykv {
+namespace {
+
+std::string text(Span span) {
+  return "span [" + std::to_string(span.begin) + ", " + std::to_string(span.end) + ")";
+}
+
+// First position of the list in `span`, if it has one.
+std::optional<Pos> first_in(const RunList& runs, Span span) {
+  const std::optional<Pos> first = runs.next(span.begin);
+  return first && *first < span.end ? first : std::nullopt;
+}
+
+}  // namespace
+
+Span checked_span(std::optional<Span> span, const RunList& runs, const char* method) {
+  if (!span) return {runs.begin(), runs.end()};
+  if (span->begin >= 0 && span->begin <= span->end && span->end <= runs.end()) return *span;
+  throw InvalidArgument(where(method) + text(*span) + " is not inside [0, " + std::to_string(runs.end()) +
+                        ") or is reversed; bounds() tells the limits");
+}
+
+void Cache::Impl::edit(Sequence& sequence, RunList runs, Pos exact) {
+  if (exact < sequence.exact_upto) {
+    withdraw_announcement(sequence);
+    tree.rewind(sequence.holder, static_cast<std::uint32_t>(exact), now());
+    sequence.exact_upto = exact;
+  }
+  sequence.runs = std::move(runs);
+  touch();
+}
+
+void Cache::remove(SeqId seq, std::optional<Span> span) {
+  Impl& c = *impl_;
+  const auto lock = c.link->lock();
+  Impl::Sequence& sequence = c.find_for_change(seq, "remove");
+  const Span gone = checked_span(span, sequence.runs, "remove");
+  if (!first_in(sequence.runs, gone)) return;
+  RunList rest = sequence.runs;
+  rest.remove(gone);
+  c.edit(sequence, std::move(rest), gone.begin);
+}
+
+void Cache::clear(SeqId seq) {
+  Impl& c = *impl_;
+  const auto lock = c.link->lock();
+  Impl::Sequence& sequence = c.find_for_change(seq, "clear");
+  c.withdraw_announcement(sequence);
+  c.edit(sequence, RunList(c.cells), 0);
+}
+
+void Cache::copy(SeqId from, std::optional<Span> span, SeqId to) {
+  Impl& c = *impl_;
+  const auto lock = c.link->lock();
+  const Impl::Sequence& source = c.find_for_change(from, "copy");
+  Impl::Sequence& target = c.find_for_change(to, "copy");
+  const Span wanted = checked_span(span, source.runs, "copy");
+  const std::optional<Pos> first = first_in(source.runs, wanted);
+  if (!first) return;
+  RunList runs = target.runs;
+  try {
+    runs.insert(source.runs, wanted);
+  } catch (const InvalidArgument&) {
+    throw InvalidArgument(where("copy") + "sequence " + std::to_string(to.value) + " has tokens in the " +
+                          text(wanted) + "; remove() them first");
+  }
+  c.withdraw_announcement(target);
+  const bool is_prefix = target.runs.tokens() == 0 && *first == 0 && source.name_space == target.name_space;
+  if (is_prefix) c.follow(target, source, std::min(source.exact_upto, wanted.end));
+  c.edit(target, std::move(runs), is_prefix ? wanted.end : *first);
+}
+
+// The sequence, which is empty, will have the first `exact` tokens of `source`.
+void Cache::Impl::follow(Sequence& sequence, const Sequence& source, Pos exact) {
+  const PrefixTree::HolderId holder = tree.copy(source.holder);
+  try {
+    const auto depth = static_cast<std::uint32_t>(exact);
+    if (depth < tree.depth(holder)) tree.rewind(holder, depth, now());
+  } catch (...) {
+    tree.detach(holder, now());
+    throw;
+  }
+  tree.detach(std::exchange(sequence.holder, holder), now());
+  sequence.exact_upto = exact;
+}
+
+}  // namespace pykv
