@@ -50,6 +50,8 @@ __all__: list[str] = [
     "decode_row",
     "encode_row",
     "kv_types",
+    "read_layer_table",
+    "read_model_config",
     "top_logprobs",
 ]
 
@@ -765,6 +767,16 @@ def encode_row(
 def kv_types() -> list[str]:
     """
     Names of the types K and V can be stored in.
+    """
+
+def read_layer_table(gguf: GgufFile) -> list[LayerSpec]:
+    """
+    Model.layer_table of a file, without its weights. Raises as read_model_config.
+    """
+
+def read_model_config(gguf: GgufFile) -> dict:
+    """
+    Model.config of a file, without its weights. Raises UnsupportedModel, CorruptModel.
     """
 
 def top_logprobs(

@@ -7,6 +7,8 @@ from pathlib import Path
 
 # Larger limits mean "none" (version 1 writes a number near 2**63).
 _NO_LIMIT = 1 << 60
+# Where control groups of version 2 and of version 1 are mounted.
+_MOUNT_2, _MOUNT_1 = "sys/fs/cgroup", "sys/fs/cgroup/memory"
 
 
 def free_bytes(root: Path = Path("/")) -> int:
@@ -17,6 +19,20 @@ def free_bytes(root: Path = Path("/")) -> int:
     """
     free = [_machine(root), *_version_2(root), *_version_1(root)]
     return max(0, min(free))
+
+
+def limit_bytes(root: Path = Path("/")) -> int | None:
+    """The tightest limit of a container or control group around this process; None if
+    there is none."""
+    files = [
+        *(folder / "memory.max" for folder in _groups(root, "0::", root / _MOUNT_2)),
+        *(
+            folder / "memory.limit_in_bytes"
+            for folder in _groups(root, ":memory:", root / _MOUNT_1)
+        ),
+    ]
+    numbers = [limit for limit in map(_number, files) if limit is not None and limit < _NO_LIMIT]
+    return min(numbers, default=None)
 
 
 def _machine(root: Path) -> int:
@@ -34,7 +50,7 @@ def _version_2(root: Path) -> list[int]:
     """Free bytes of each enclosing group that has a limit. Reclaimable file cache, which
     counts as used there, is added back."""
     free = []
-    for folder in _groups(root, "0::", root / "sys/fs/cgroup"):
+    for folder in _groups(root, "0::", root / _MOUNT_2):
         limit = _number(folder / "memory.max")
         used = _number(folder / "memory.current")
         if limit is not None and used is not None and limit < _NO_LIMIT:
@@ -44,7 +60,7 @@ def _version_2(root: Path) -> list[int]:
 
 def _version_1(root: Path) -> list[int]:
     free = []
-    for folder in _groups(root, ":memory:", root / "sys/fs/cgroup/memory"):
+    for folder in _groups(root, ":memory:", root / _MOUNT_1):
         limit = _number(folder / "memory.limit_in_bytes")
         used = _number(folder / "memory.usage_in_bytes")
         if limit is not None and used is not None and limit < _NO_LIMIT:

@@ -10,18 +10,15 @@ from typing import TYPE_CHECKING
 
 from pykv import _core, models
 from pykv.memory import free_bytes
+from pykv.pool_size import PoolRequest, bytes_per_cell, pool_cells
 from pykv.tokenizer import ChatTemplate, Tokenizer
 
 if TYPE_CHECKING:
     from types import TracebackType
 
-# Default pool: this share of what is free after the weights, and at most so many contexts.
-POOL_SHARE = 0.60
-POOL_CONTEXTS = 64
 MAX_CELLS = 1 << 31  # positions and cells are 32-bit numbers
 MAX_POOL_BYTES = 1 << 48
 MAX_THREADS = 1024
-CACHE_TYPES = ("f32", "f16", "q8_0")
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +32,7 @@ class RuntimeOptions:
             Fewer than the model's context is allowed and then bounds every request.
         parallel: sequences decoded per step.
         batch_size: tokens per step.
-        cache_type_k: storage of keys: f32, f16 or q8_0.
+        cache_type_k: storage of keys, one of `pykv._core.kv_types()`.
         cache_type_v: storage of values.
         threads: of computation, 0: one per usable core.
         pool_bytes: hard budget of the pool's memory, 0: as many as the cells need.
@@ -66,8 +63,8 @@ class RuntimeOptions:
             ("--cache-type-k", self.cache_type_k),
             ("--cache-type-v", self.cache_type_v),
         ):
-            if name not in CACHE_TYPES:
-                raise _refusal(f"{flag} {name!r} is not one of {', '.join(CACHE_TYPES)}")
+            if name not in _core.kv_types():
+                raise _refusal(f"{flag} {name!r} is not one of {', '.join(_core.kv_types())}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,61 +155,20 @@ class Runtime:
         )
 
     def _make_cache(self) -> _core.Cache:
-        options = self.options
+        """Called when the weights are loaded, so what is free now is free after them."""
+        options, layers = self.options, self.model.layer_table
+        types = options.cache_type_k, options.cache_type_v
+        per_cell = bytes_per_cell(layers, self.backend, *types)
+        request = PoolRequest(options.ctx_size, options.pool_bytes)
         return _core.Cache(
-            layers=self.model.layer_table,
+            layers=layers,
             ropes=self.model.ropes,
             backend=self.backend,
-            cells=self._cells(self._bytes_per_cell()),
+            cells=pool_cells(request, per_cell, self.model.config["context"], free_bytes()),
             type_k=options.cache_type_k,
             type_v=options.cache_type_v,
             pool_bytes=options.pool_bytes,
         )
-
-    def _cells(self, per_cell: int) -> int:
-        """Cells of the pool. Called when the weights are loaded, so what is free now is
-        free after them."""
-        free, pool_bytes = free_bytes(), self.options.pool_bytes
-        if pool_bytes > free:
-            raise _refusal(f"--pool-bytes {pool_bytes} is more than the {free} bytes that are free")
-        cells = self.options.ctx_size
-        if cells == 0:
-            return self._default_cells(per_cell, pool_bytes or int(free * POOL_SHARE))
-        if not pool_bytes and cells * per_cell > free:
-            raise _refusal(
-                f"--ctx-size {cells} needs {cells * per_cell} bytes of memory and {free} are free; "
-                f"use at most --ctx-size {max(free // per_cell, 1)}, or a smaller --cache-type-k "
-                "and --cache-type-v"
-            )
-        return cells
-
-    def _default_cells(self, per_cell: int, budget: int) -> int:
-        context: int = self.model.config["context"]
-        cells = budget // per_cell
-        if cells < context:
-            what = (
-                f"--pool-bytes {budget}"
-                if self.options.pool_bytes
-                else f"{POOL_SHARE:.0%} of the free memory ({budget} bytes)"
-            )
-            raise _refusal(
-                f"{what} holds {cells} cells of {per_cell} bytes, not one context of {context} "
-                "tokens; free memory, raise --pool-bytes, use --cache-type-k q8_0 and "
-                f"--cache-type-v q8_0, or set --ctx-size {max(cells, 1)} for shorter requests"
-            )
-        return min(cells, POOL_CONTEXTS * context)
-
-    def _bytes_per_cell(self) -> int:
-        probe = _core.Cache(
-            layers=self.model.layer_table,
-            ropes=self.model.ropes,
-            backend=self.backend,
-            cells=1,
-            type_k=self.options.cache_type_k,
-            type_v=self.options.cache_type_v,
-        )
-        per_cell: int = probe.stats()["bytes_per_cell"]
-        return per_cell
 
 
 def _refusal(message: str) -> _core.InvalidArgument:

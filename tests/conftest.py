@@ -13,6 +13,17 @@ from pykv import _core, models
 ROOT = Path(__file__).resolve().parents[1]
 
 
+@pytest.fixture(autouse=True)
+def no_configuration_of_the_user(
+    monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """Commands see neither a file nor variables that set their options."""
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path_factory.getbasetemp() / "no-configuration"))
+    for name in os.environ:
+        if name.startswith("PYKV_") and name not in ("PYKV_MODELS", "PYKV_TEST_MODELS"):
+            monkeypatch.delenv(name)
+
+
 class FakeMetadata:
     """The metadata side of a GGUF file, out of keyword arguments (`_` for `.`)."""
 

@@ -95,8 +95,7 @@ void bind_gguf(py::module_& m) {
       .def("drop_pages", &GgufFile::drop_pages, "Lets the system reuse the mapped memory.");
 }
 
-py::dict config_dict(const Model& model) {
-  const ModelConfig& config = model.config();
+py::dict config_dict(const ModelConfig& config) {
   py::dict out;
   out["architecture"] = to_str(config.architecture, "general.architecture");
   out["name"] = to_str(config.name, "general.name");
@@ -140,7 +139,9 @@ void bind_decoder(py::module_& m) {
              return std::make_unique<Model>(gguf, backend);
            }),
            py::arg("gguf"), py::arg("backend"), py::keep_alive<1, 3>())
-      .def_property_readonly("config", &config_dict, "Numbers of the model, by the names of ModelConfig.")
+      .def_property_readonly(
+          "config", [](const Model& model) { return config_dict(model.config()); },
+          "Numbers of the model, by the names of ModelConfig.")
       .def_property_readonly("weight_bytes", &Model::weight_bytes, "Resident bytes of all weights.")
       .def_property_readonly("parameters", &Model::parameters)
       .def_property_readonly(
@@ -153,6 +154,12 @@ void bind_decoder(py::module_& m) {
           "Runs all layers for the rows of an open step. tokens: one id per row; logit_rows: ascending row "
           "numbers. Returns their logits, float32 [len(logit_rows), vocab]. Does not finish the step. Raises "
           "InvalidArgument, and Busy if another thread is inside.");
+  m.def(
+      "read_model_config", [](const GgufFile& gguf) { return config_dict(read_model_config(gguf)); },
+      py::arg("gguf"), "Model.config of a file, without its weights. Raises UnsupportedModel, CorruptModel.");
+  m.def(
+      "read_layer_table", [](const GgufFile& gguf) { return layer_table(read_model_config(gguf)); },
+      py::arg("gguf"), "Model.layer_table of a file, without its weights. Raises as read_model_config.");
 }
 
 void bind_sampling(py::module_& m) {

@@ -10,7 +10,8 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from pykv._core import Error, InvalidArgument
-from pykv.cli.options import integer, number
+from pykv.cli import config
+from pykv.cli.options import MAX_TOKENS, MODEL, POOL, SAMPLING, THREADS
 
 if TYPE_CHECKING:
     from pykv.runtime import Runtime
@@ -20,9 +21,6 @@ EXAMPLES = """examples:
   pykv generate --chat -p "Why is the sky blue?"
   cat notes.txt | pykv generate -p - -n 64 --json
 """
-
-KV_TYPES = ("f32", "f16", "q8_0")
-_COUNT_MAX = 2**31 - 1
 
 
 def add_parser(subparsers: Any) -> None:
@@ -35,23 +33,13 @@ def add_parser(subparsers: Any) -> None:
         allow_abbrev=False,
     )
     add = parser.add_argument
-    count = integer(0, _COUNT_MAX)
-    add("-m", "--model", help="model name or GGUF file (smollm2-135m)")
     add("-p", "--prompt", required=True, help="text to continue; -: read it from stdin")
-    add("-n", "--max-tokens", type=integer(1, _COUNT_MAX), default=128, help="tokens (128)")
     add("--chat", action="store_true", help="answer the prompt as a user's message")
-    add("--json", action="store_true", help="print text and figures as JSON, at the end")
-    sampling = parser.add_argument_group("sampling").add_argument
-    sampling("--temp", type=number(0, 100), default=0.8, help="temperature, 0: greedy (0.8)")
-    sampling("--top-k", type=count, default=40, help="best tokens considered, 0: all (40)")
-    sampling("--top-p", type=number(0, 1), default=0.95, help="their probability, 1: off (0.95)")
-    sampling("--min-p", type=number(0, 1), default=0.05, help="least of the best's, 0: off (0.05)")
-    sampling("--seed", type=integer(0, 2**64 - 1), default=0, help="same seed, same text (0)")
-    pool = parser.add_argument_group("KV cache").add_argument
-    pool("-c", "--ctx-size", type=count, default=0, help="cells of the pool (as memory allows)")
-    pool("-ctk", "--cache-type-k", choices=KV_TYPES, default="f16", help="stored keys (f16)")
-    pool("-ctv", "--cache-type-v", choices=KV_TYPES, default="f16", help="stored values (f16)")
-    pool("-t", "--threads", type=integer(0, 1024), default=0, help="threads (all cores)")
+    config.declare(
+        parser,
+        {"": (MODEL, MAX_TOKENS), "sampling": SAMPLING, "KV cache": (*POOL, THREADS)},
+        json_help="print text and figures as JSON, at the end",
+    )
 
 
 def run(args: argparse.Namespace) -> int:
@@ -62,6 +50,7 @@ def run(args: argparse.Namespace) -> int:
     options = RuntimeOptions(
         model=args.model or models.DEFAULT_MODEL,
         ctx_size=args.ctx_size,
+        pool_bytes=args.pool_bytes,
         cache_type_k=args.cache_type_k,
         cache_type_v=args.cache_type_v,
         threads=args.threads,

@@ -15,16 +15,24 @@ from collections.abc import Sequence
 from typing import Any, Protocol, cast
 
 from pykv._core import Error, build_info
+from pykv.cli import config
 
 EXAMPLES = """examples:
   pykv pull                           fetch the default model, SmolLM2-135M (98 MB)
   pykv serve                          serve it: OpenAI-compatible API and dashboard
   pykv generate -p "Once upon a time" continue a text
+  pykv doctor                         what is wrong on this machine, and what to do
   pykv COMMAND --help                 flags and examples of one command
 
 environment:
   PYKV_MODELS   folder for model files (~/.cache/pykv/models)
+  PYKV_CONFIG   TOML file of defaults (~/.config/pykv/config.toml, if it is there)
+  PYKV_...      default of the flag of that name: PYKV_CTX_SIZE for --ctx-size
   PYKV_DEBUG    show the traceback of an error
+  NO_COLOR      print without colours
+
+A value is taken from the flag, else the environment, else the file; --print-config says
+which.
 
 exit codes: 0 done, 1 error, 2 wrong usage, 3 a check failed, 130 interrupted
 """
@@ -36,6 +44,10 @@ COMMANDS = {
     "serve": "serve a model: OpenAI-compatible API and dashboard",
     "generate": "continue a text or answer one question",
     "bench": "measure speed and memory",
+    "tokenize": "show how a model cuts a text into tokens",
+    "info": "show what is in a model file and what it needs",
+    "doctor": "find what is wrong on this machine, and what to do",
+    "completion": "print completion rules for a shell",
 }
 
 # Packages that only the extra `server` brings.
@@ -47,6 +59,7 @@ _EXTRA_PACKAGES = frozenset(
         "rich",
         "starlette",
         "tokenizers",
+        "tomli",
         "uvicorn",
         "waitress",
     }
@@ -107,6 +120,11 @@ def _run(arguments: list[str]) -> int:
     args = parser.parse_args(arguments)
     if command is None:
         raise AssertionError("argparse accepted a command that is not in the table")
+    if hasattr(args, "options"):
+        origins = config.complete(args, list(COMMANDS))
+        if args.print_config:
+            config.show(origins, as_json=args.json)
+            return 0
     return command.run(args)
 
 

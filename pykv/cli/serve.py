@@ -4,15 +4,27 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import json
 import logging
-import re
 import signal
 import socket
 import sys
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from pykv.cli.options import integer
+from pykv.cli import config
+from pykv.cli.options import (
+    ADMIN_PORT,
+    ALIAS,
+    BATCH_SIZE,
+    HOST,
+    MODEL,
+    PARALLEL,
+    POOL,
+    PORT,
+    THREADS,
+    VERBOSE,
+)
 
 if TYPE_CHECKING:
     from pykv.runtime import Runtime
@@ -23,15 +35,7 @@ EXAMPLES = """examples:
   pykv serve -ctk q8_0 -ctv q8_0              about half the memory for each cell
 """
 
-KV_TYPES = ("f32", "f16", "q8_0")
-COUNT_MAX = 2**31 - 1
 ADMIN_HOST = "127.0.0.1"
-
-
-def _name(text: str) -> str:
-    if not re.fullmatch(r"[\x21-\x7e]{1,256}", text):
-        raise argparse.ArgumentTypeError("a name has 1 … 256 printable ASCII characters, no spaces")
-    return text
 
 
 def add_parser(subparsers: Any) -> None:
@@ -43,31 +47,21 @@ def add_parser(subparsers: Any) -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
-    add = parser.add_argument
-    port, count = integer(0, 65535), integer(0, COUNT_MAX)
-    pool_bytes = integer(0, 2**48)
-    parallel, batch, threads = integer(1, 4096), integer(1, 8192), integer(0, 1024)
-    add("positional_model", nargs="?", metavar="MODEL", help="the same as --model")
-    add("-m", "--model", help="model name or GGUF file (smollm2-135m)")
-    add("-a", "--alias", type=_name, help="name of the model towards clients")
-    add("--host", default="127.0.0.1", help="address of the API (127.0.0.1)")
-    add("--port", type=port, default=8080, help="port of the API, 0: any (8080)")
-    add("--admin-port", type=port, default=8081, help="port of the dashboard, 0: any (8081)")
-    add("-c", "--ctx-size", type=count, default=0, help="cells of the pool (as memory allows)")
-    add("--pool-bytes", type=pool_bytes, default=0, help="bytes of the pool (as the cells need)")
-    add("-np", "--parallel", type=parallel, default=16, help="sequences decoded in a step (16)")
-    add("-b", "--batch-size", type=batch, default=256, help="tokens computed in a step (256)")
-    add("-ctk", "--cache-type-k", choices=KV_TYPES, default="f16", help="stored keys (f16)")
-    add("-ctv", "--cache-type-v", choices=KV_TYPES, default="f16", help="stored values (f16)")
-    add("-t", "--threads", type=threads, default=0, help="threads (all cores)")
-    add("-v", "--verbose", action="store_true", help="log each request")
-    parser.set_defaults(usage_error=parser.error)
+    config.declare(
+        parser,
+        {
+            "": (MODEL, ALIAS, THREADS, VERBOSE),
+            "addresses": (HOST, PORT, ADMIN_PORT),
+            "requests": (PARALLEL, BATCH_SIZE),
+            "KV cache": POOL,
+        },
+        json_help="print addresses and pool as one line of JSON when ready",
+        positional="the same as --model",
+    )
 
 
 def _check(args: argparse.Namespace) -> None:
     """What no single flag shows. Ends with exit code 2."""
-    if args.model is not None and args.positional_model is not None:
-        args.usage_error("the model is given twice: as MODEL and with --model")
     if args.batch_size < args.parallel:
         args.usage_error(
             f"--batch-size {args.batch_size} is below --parallel {args.parallel}: each "
@@ -104,14 +98,17 @@ def _open_runtime(args: argparse.Namespace, model: str) -> Runtime:
     )
 
 
-def _start_admin(runtime: Runtime, port: int, stack: ExitStack) -> None:
+def _start_admin(runtime: Runtime, args: argparse.Namespace, stack: ExitStack) -> dict[str, Any]:
+    """Starts the dashboard; returns its address, and its password on the first run."""
     from pykv.dashboard import InProcessClient, start_admin
 
-    admin = start_admin(InProcessClient(runtime), host=ADMIN_HOST, port=port)
+    admin = start_admin(InProcessClient(runtime), host=ADMIN_HOST, port=args.admin_port)
     stack.callback(admin.close)
-    print(f"Dashboard  {admin.url}", flush=True)
-    if admin.password:
-        print(f"           first-run password, shown only now: {admin.password}", flush=True)
+    if not args.json:
+        print(f"Dashboard  {admin.url}", flush=True)
+        if admin.password:
+            print(f"           first-run password, shown only now: {admin.password}", flush=True)
+    return {"dashboard": admin.url, "first_password": admin.password}
 
 
 def _print_example(url: str) -> None:
@@ -136,11 +133,19 @@ def _serve(args: argparse.Namespace, model: str, sock: socket.socket, stack: Exi
     stack.callback(runtime.close)
     _say(runtime.describe())
     app = create_app(runtime, alias=args.alias)
-    _start_admin(runtime, args.admin_port, stack)
+    facts = {"api": url_of(sock), "model": app.state.service.model_id}
+    facts |= _start_admin(runtime, args, stack)
+    facts["cells"] = runtime.pool_facts().cells
     if args.host not in ("127.0.0.1", "localhost", "::1"):
         _say(f"Note: whoever reaches {args.host} can use the API; it has no login of its own.")
-    url = url_of(sock)
-    asyncio.run(serve(app, sock, verbose=args.verbose, ready=lambda: _print_example(url)))
+
+    def ready() -> None:
+        if args.json:
+            print(json.dumps(facts), flush=True)
+        else:
+            _print_example(facts["api"])
+
+    asyncio.run(serve(app, sock, verbose=args.verbose, ready=ready))
     _say("Stopped.")
 
 
@@ -154,7 +159,7 @@ def run(args: argparse.Namespace) -> int:
     try:
         with ExitStack() as stack:
             # What can be wrong is found before the model is loaded.
-            model = args.model or args.positional_model or models.DEFAULT_MODEL
+            model = args.model or models.DEFAULT_MODEL
             models.resolve(model)
             sock = stack.enter_context(listen(args.host, args.port, port_flag="--port"))
             listen(ADMIN_HOST, args.admin_port, port_flag="--admin-port").close()

@@ -102,5 +102,7 @@ def test_a_wrong_kv_type_names_the_right_ones(
     tiny: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     flags = ["-npp", "8", "-ntg", "1", "-npl", "1", "-ctk", "q3_x"]
-    assert main(["bench", "batched", "-m", str(tiny), *flags]) == 1
+    with pytest.raises(SystemExit) as left:
+        main(["bench", "batched", "-m", str(tiny), *flags])
+    assert left.value.code == 2
     assert "q8_0" in capsys.readouterr().err

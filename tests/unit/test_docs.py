@@ -5,6 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from pykv.cli import completion
+
 ROOT = Path(__file__).resolve().parents[2]
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])
 
@@ -32,3 +34,15 @@ def test_named_files_exist(document: Path) -> None:
     for target in re.findall(pattern, document.read_text()):
         path = target.replace("pykv/dashboard/", "dashboard/")
         assert (ROOT / path).exists() or path == "pykv/_core.pyi", f"{document.name}: {target}"
+
+
+def test_every_command_and_flag_is_described() -> None:
+    text = (ROOT / "docs/cli.md").read_text()
+    for command in completion.commands():
+        assert f"## pykv {command.name}\n" in text
+        for flag in command.flags:
+            for name in flag.names:
+                assert f"`{name}`" in text or name in ("-h", "--help"), f"{command.name} {name}"
+    flags = {name for command in completion.commands() for f in command.flags for name in f.names}
+    for name in re.findall(r"`(--?[a-z][\w-]*)`", text):
+        assert name in flags, f"docs/cli.md names {name}"

@@ -1,0 +1,213 @@
+"""`pykv info`: what is in a model file, and what it needs."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+from typing import TYPE_CHECKING, Any
+
+from pykv.cli import config, output
+from pykv.cli.options import CACHE_TYPE_K, CACHE_TYPE_V, CTX_SIZE, KV_TYPES, MODEL, POOL_BYTES
+
+if TYPE_CHECKING:
+    from pykv.model_facts import KvPlan, ModelFacts
+
+EXAMPLES = """examples:
+  pykv info                                   the default model
+  pykv info model.gguf --metadata             every key of the file, too
+  pykv info model.gguf -c 200000 -ctk q8_0    does this pool fit? exit code 3 if not
+  pykv info model.gguf --json
+
+The file is only described; no weights are loaded.
+"""
+
+_CHECK_FAILED = 3
+_SHOWN_CONTEXTS = (4096, 32768)
+_SHOWN_CHARS = 200
+
+
+def add_parser(subparsers: Any) -> None:
+    parser = subparsers.add_parser(
+        "info",
+        help="show what is in a model file and what it needs",
+        description="Describes a GGUF file: what it is, whether it runs, what memory it takes.",
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument("--metadata", action="store_true", help="print every key of the file")
+    options = (MODEL, CTX_SIZE, POOL_BYTES, CACHE_TYPE_K, CACHE_TYPE_V)
+    config.declare(
+        parser, {"": options}, json_help="print everything as JSON", positional="as --model"
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    from pykv import models
+    from pykv._core import GgufFile
+    from pykv.model_facts import ModelFacts
+
+    path = models.resolve(args.model or models.DEFAULT_MODEL)
+    facts = ModelFacts(GgufFile(path))
+    plans = memory_plans(facts, args)
+    wanted = plans[0] if plans else None
+    if args.json:
+        print(json.dumps(_report(facts, plans, args), ensure_ascii=False))
+    else:
+        print("\n\n".join(_sections(facts, plans, args)))
+    if wanted is not None and wanted.refusal:
+        return _CHECK_FAILED
+    return 0
+
+
+def memory_plans(facts: ModelFacts, args: argparse.Namespace) -> list[KvPlan]:
+    """The plan of the pool that the flags ask for, then one for every KV type. Empty if
+    the file does not say what its layers are."""
+    from pykv._core import Backend
+    from pykv.memory import free_bytes
+    from pykv.pool_size import PoolRequest
+
+    backend = Backend(threads=1)
+    free = free_bytes() - facts.weight_bytes
+    request = PoolRequest(args.ctx_size, args.pool_bytes)
+    types = [(args.cache_type_k, args.cache_type_v), *((kind, kind) for kind in KV_TYPES)]
+    plans = (
+        facts.kv_plan(backend, *pair, free=free, request=request if place == 0 else None)
+        for place, pair in enumerate(types)
+    )
+    return [plan for plan in plans if plan is not None]
+
+
+def plan_text(facts: ModelFacts, plans: list[KvPlan]) -> str:
+    """The memory plan as a table, and whether the pool that was asked for fits."""
+    if not plans:
+        return "Memory plan: the file does not say what its layers are."
+    contexts = [n for n in _SHOWN_CONTEXTS if n < facts.context] + [facts.context]
+    head = ["KV type", "bytes/token", *(f"{n:,} tokens" for n in contexts), "default pool"]
+    rows = [
+        [
+            plan.type_k,
+            f"{plan.bytes_per_token:,}",
+            *(output.size(plan.bytes_per_token * n) for n in contexts),
+            f"{plan.default_cells:,} cells" if plan.default_cells else "does not fit",
+        ]
+        for plan in plans[1:]
+    ]
+    lines = [output.table(head, rows, right=range(1, len(head)))]
+    if facts.estimated:
+        lines.append("Read from the metadata; windows and shared layers, which need less, are not.")
+    wanted = plans[0]
+    if wanted.refusal:
+        lines.append(output.paint("Does not fit: ", "red") + wanted.refusal)
+    else:
+        lines.append(
+            f"Fits: {wanted.default_cells:,} cells, K {wanted.type_k}, V {wanted.type_v}, "
+            f"{output.size(wanted.default_cells * wanted.bytes_per_token)} at most."
+        )
+    return "\n".join(lines)
+
+
+def _sections(facts: ModelFacts, plans: list[KvPlan], args: argparse.Namespace) -> list[str]:
+    sections = [_overview(facts), _tensor_table(facts)]
+    if args.metadata:
+        sections.append(_metadata_table(facts))
+    sections.append(plan_text(facts, plans))
+    return sections
+
+
+def _overview(facts: ModelFacts) -> str:
+    gguf = facts.gguf
+
+    def text(key: str) -> str:
+        value = gguf.scalar(key)
+        return output.visible(str(value)) if value else "unknown"
+
+    template = "yes" if gguf.scalar("tokenizer.chat_template") else "none, ChatML is used"
+    return output.facts([
+        ("file", f"{gguf.path}, GGUF {gguf.version}, {output.size(gguf.size)}"),
+        ("name", text("general.name")),
+        ("license", text("general.license")),
+        ("architecture", text("general.architecture")),
+        ("runs here", "no: " + facts.unsupported if facts.unsupported else "yes"),
+        ("parameters", f"{facts.parameters:,}"),
+        ("weights", output.size(facts.weight_bytes)),
+        ("context", f"{facts.context:,} tokens"),
+        ("layers", _layers(facts)),
+        ("tokenizer", _tokenizer_text(facts)),
+        ("chat template", template),
+    ])  # fmt: skip
+
+
+def _layers(facts: ModelFacts) -> str:
+    if not facts.layers:
+        return "unknown"
+    one = facts.layers[0]
+    return f"{len(facts.layers)}, {one.kv_heads} KV heads of {one.k_dim} (K) and {one.v_dim} (V)"
+
+
+def _tokenizer_text(facts: ModelFacts) -> str:
+    kind, pre, problem = _tokenizer(facts)
+    tokens = facts.gguf.array_size("tokenizer.ggml.tokens") or 0
+    return problem or f"{kind}, {pre}, {tokens:,} tokens"
+
+
+def _tokenizer(facts: ModelFacts) -> tuple[str, str, str]:
+    """Kind, pre-tokenizer, and why it cannot be used."""
+    from pykv._core import CorruptModel, UnsupportedModel
+    from pykv.tokenizer.metadata import MODELS, text_of, tokenizer_model
+    from pykv.tokenizer.pretokenizers import pre_tokenizer
+
+    try:
+        kind = tokenizer_model(facts.gguf)
+        pre = text_of(facts.gguf, "tokenizer.ggml.pre", "default")
+        if kind == "gpt2":
+            pre_tokenizer(pre)
+    except (CorruptModel, UnsupportedModel) as error:
+        return "", "", str(error)
+    return MODELS[kind], pre, ""
+
+
+def _tensor_table(facts: ModelFacts) -> str:
+    rows = [
+        (
+            kind.type,
+            str(kind.tensors),
+            f"{kind.parameters:,}",
+            "not readable by this build" if kind.bytes is None else output.size(kind.bytes),
+        )
+        for kind in facts.tensor_types()
+    ]
+    return output.table(("tensor type", "tensors", "parameters", "bytes"), rows, right=(1, 2, 3))
+
+
+def _metadata_table(facts: ModelFacts) -> str:
+    rows = []
+    for key, value in facts.metadata().items():
+        elements = f"[{value[0]:,} elements]" if isinstance(value, list) else ""
+        text = elements or output.visible(json.dumps(value, ensure_ascii=False))
+        shown = text if len(text) <= _SHOWN_CHARS else text[:_SHOWN_CHARS] + "…"
+        rows.append((output.visible(key), shown))
+    return output.table(("key", "value"), rows)
+
+
+def _report(facts: ModelFacts, plans: list[KvPlan], args: argparse.Namespace) -> dict[str, Any]:
+    kind, pre, problem = _tokenizer(facts)
+    report: dict[str, Any] = {
+        "path": str(facts.gguf.path),
+        "bytes": facts.gguf.size,
+        "architecture": facts.architecture,
+        "supported": not facts.unsupported,
+        "reason": facts.unsupported or None,
+        "parameters": facts.parameters,
+        "weight_bytes": facts.weight_bytes,
+        "context": facts.context,
+        "layers": len(facts.layers),
+        "tokenizer": {"kind": kind, "pre": pre, "reason": problem or None},
+        "tensor_types": [dataclasses.asdict(each) for each in facts.tensor_types()],
+        "plan": dataclasses.asdict(plans[0]) if plans else None,
+        "kv_types": [dataclasses.asdict(plan) for plan in plans[1:]],
+    }
+    if args.metadata:
+        report["metadata"] = facts.metadata()
+    return report
