@@ -136,7 +136,7 @@ def test_token_ids_from_arrays() -> None:
 
 
 def test_configurations_that_cannot_be() -> None:
-    for wrong in ({"type_k": "q4_0"}, {"type_v": "int8"}, {"edge_hash": ""}, {"pool_bytes": 1}):
+    for wrong in ({"type_k": "q4_2"}, {"type_v": "int8"}, {"edge_hash": ""}, {"pool_bytes": 1}):
         with pytest.raises(pykv.InvalidArgument):
             make(**wrong)  # type: ignore[arg-type]
     for marks in ((0.2, 0.1), (-0.1, 0.5), (0.1, 1.5), (float("nan"), 0.5)):
