@@ -188,6 +188,15 @@ class Cache:
         """
         self.core.copy(sequence, span, to)
 
+    def shift(self, sequence: int, span: tuple[int, int] | None, delta: int) -> None:
+        """Moves the tokens of a span by ``delta`` positions, e.g. into a gap.
+
+        They may not collide with or pass other tokens, nor leave ``[0, 2**31 - 1)``
+        (``InvalidArgument``). No cell is taken and no K written: rotary embedding is relative,
+        so attention turns the queries. Needs ``Layer.rope`` of every layer (``Unsupported``).
+        """
+        self.core.shift(sequence, span, delta)
+
     # --- steps -------------------------------------------------------------------
 
     def plan(self, requests: Iterable[tuple[int, int | TokenIds]]) -> Plan | None:

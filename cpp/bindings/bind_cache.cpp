@@ -173,7 +173,17 @@ void bind_edits(py::class_<Cache>& cache) {
             const Unlocked unlocked;
             self.copy(from, wanted, target);
           },
-          py::arg("sequence"), py::arg("span"), py::arg("to"), "Shares a span with another sequence.");
+          py::arg("sequence"), py::arg("span"), py::arg("to"), "Shares a span with another sequence.")
+      .def(
+          "shift",
+          [](Cache& self, const PyInt& seq, const py::object& span, const PyInt& delta) {
+            const SeqId id = seq_id(seq, "shift");
+            const std::optional<Span> moved = to_span(span, "[Cache.shift] ");
+            const Pos distance = to_int<Pos>(delta, "[Cache.shift] delta", -kMaxPos);
+            const Unlocked unlocked;
+            self.shift(id, moved, distance);
+          },
+          py::arg("sequence"), py::arg("span"), py::arg("delta"), "Moves a span by delta positions.");
 }
 
 void bind_views(py::class_<Cache>& cache) {

@@ -217,6 +217,7 @@ TEST(a_shift_keeps_its_place_among_the_others) {
   CHECK_THROWS(InvalidArgument, list.shift({0, 20}, -1, 0));
   CHECK_THROWS(InvalidArgument, list.shift({0, 20}, kMaxPos - 19, 0));
   CHECK_THROWS(InvalidArgument, list.shift({10, kMaxPos}, std::numeric_limits<Pos>::min(), 0));
+  CHECK_THROWS(InvalidArgument, list.shift({10, kMaxPos}, std::numeric_limits<Pos>::max(), 0));
   list.shift({0, 20}, kMaxPos - 20, 0);
   CHECK(list.end() == kMaxPos);
   list.shift({0, kMaxPos}, -list.begin(), 0);
@@ -359,12 +360,19 @@ struct World {
       last = token.pos;
     }
     CHECK(lists[i].previous(span.begin) == (before < 0 ? std::nullopt : std::optional(before)));
-    if (first > last) return;
-    const Pos lowest = before + 1 - first, room = behind - 1 - last - lowest;
-    const Pos delta = lowest + static_cast<Pos>(random() % static_cast<std::uint32_t>(room + 1));
-    CHECK_THROWS(InvalidArgument, lists[i].shift(span, lowest - 1, 0));
-    if (behind < limit) CHECK_THROWS(InvalidArgument, lists[i].shift(span, lowest + room + 1, 0));
+    const RunList::ShiftRoom room = lists[i].shift_room(span);
+    if (first > last) {
+      CHECK(room.lowest == 0 && room.highest == 0);
+      return;
+    }
+    CHECK(room.lowest == before + 1 - first);
+    CHECK(room.highest == (behind < limit ? behind : kMaxPos) - 1 - last);
+    CHECK_THROWS(InvalidArgument, lists[i].shift(span, room.lowest - 1, 0));
+    CHECK_THROWS(InvalidArgument, lists[i].shift(span, room.highest + 1, 0));
+    const auto choices = static_cast<std::uint32_t>(behind - last - room.lowest);
+    const Pos delta = room.lowest + static_cast<Pos>(random() % choices);
     const Pos rotation = random() % 2 == 0 ? delta : 0;
+    CHECK(room.has(delta));
     lists[i].shift(span, delta, rotation);
     for (Token1& token : models[i]) {
       if (token.pos < span.begin || token.pos >= span.end) continue;

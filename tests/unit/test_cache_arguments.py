@@ -11,7 +11,8 @@ import pykv
 
 
 def make(cells: int = 256, layers: int = 1, **options: object) -> pykv.Cache:
-    config = pykv.CacheConfig([pykv.Layer(1, 32, 32)] * layers, cells, **options)  # type: ignore[arg-type]
+    layer = pykv.Layer(1, 32, 32, rope=pykv.Rope(32))
+    config = pykv.CacheConfig([layer] * layers, cells, **options)  # type: ignore[arg-type]
     return pykv.Cache(config, threads=1)
 
 
@@ -45,6 +46,10 @@ NOT_INTS = [True, False, 1.0, None, "1", [1]]
         lambda c, s, x: c.copy(s, None, x),
         lambda c, s, x: c.copy(s, (x, 5), s),
         lambda c, s, x: c.copy(s, (0, x), s),
+        lambda c, s, x: c.shift(x, None, 0),
+        lambda c, s, x: c.shift(s, (x, 5), 0),
+        lambda c, s, x: c.shift(s, (0, x), 0),
+        lambda c, s, x: c.shift(s, (0, 5), x),
         lambda c, s, x: c.keep(x),
         lambda c, s, x: c.keep(s, x),
         lambda c, s, x: c.clear(x),

@@ -170,6 +170,11 @@ class Cache {
   // it may have. A prefix of exact tokens in an empty `to` of the same namespace is exact
   // there too. O(log runs), or for each run of the span if tokens of both interleave.
   void copy(SeqId from, std::optional<Span> span, SeqId to);
+  // Moves tokens by `delta` positions. They stay behind those before the span, before those
+  // behind it, and in [0, kMaxPos). Changes runs only: no cell is taken, no byte of K written;
+  // attention turns queries by each run's rotation. Throws Unsupported if the rope of a layer
+  // is unknown. O(runs of the span).
+  void shift(SeqId seq, std::optional<Span> span, Pos delta);
 
   // --- steps -----------------------------------------------------------------
   // nullopt: the free cells or bytes do not suffice. Throws InvalidArgument for unknown

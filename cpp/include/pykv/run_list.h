@@ -75,10 +75,17 @@ class RunList {
   // Removes the tokens in `span`; the others stay where they are. O(log pieces).
   void remove(Span span);
 
-  // Moves the tokens in `span` by `delta` and adds `rotation` to their runs' rotation. They
-  // must stay behind all tokens before the span and before all behind it, and within
-  // [0, kMaxPos) (throws InvalidArgument). O(pieces of the span).
+  // Moves the tokens in `span` by `delta` and adds `rotation` to their runs' rotation.
+  // `delta` must lie in shift_room(span) (throws InvalidArgument). O(pieces of the span).
   void shift(Span span, Pos delta, Pos rotation);
+
+  // How far the tokens in `span` can move and stay behind all tokens before the span, before
+  // all behind it, and in [0, kMaxPos). {0, 0} if there are none. O(log pieces).
+  struct ShiftRoom {
+    Pos lowest = 0, highest = 0;
+    bool has(Pos delta) const { return delta >= lowest && delta <= highest; }
+  };
+  ShiftRoom shift_room(Span span) const;
 
   // The lowest position >= pos, the highest one < pos, that the list has. O(log pieces).
   std::optional<Pos> next(Pos pos) const;

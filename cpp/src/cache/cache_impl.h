@@ -106,6 +106,8 @@ struct Cache::Impl {
     const std::uint32_t id = config.layers[layer].rope_id;
     return id < config.ropes.size() ? &config.ropes[id] : nullptr;
   }
+  // Whether K depends on positions; throws Unsupported if the rope of a layer is unknown.
+  bool rotates(const char* method) const;
   double now() const { return config.clock(); }
   void touch() { ++generation; }
   bool is_committed(BlockIndex block) const { return committed[block] != 0; }

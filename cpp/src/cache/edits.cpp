@@ -76,6 +76,40 @@ void Cache::copy(SeqId from, std::optional<Span> span, SeqId to) {
   c.edit(target, std::move(runs), is_prefix ? wanted.end : *first);
 }
 
+void Cache::shift(SeqId seq, std::optional<Span> span, Pos delta) {
+  Impl& c = *impl_;
+  const auto lock = c.link->lock();
+  Impl::Sequence& sequence = c.find_for_change(seq, "shift");
+  const Span moved = checked_span(span, sequence.runs, "shift");
+  const std::optional<Pos> first = first_in(sequence.runs, moved);
+  if (!first || delta == 0) return;
+  const bool rotates = c.rotates("shift");
+  const RunList::ShiftRoom room = sequence.runs.shift_room(moved);
+  if (!room.has(delta)) {
+    throw InvalidArgument(where("shift") + "delta is " + std::to_string(delta) + "; the tokens in the " +
+                          text(moved) + " can move by " + std::to_string(room.lowest) + " to " +
+                          std::to_string(room.highest) +
+                          " without passing others or the limits; remove() what is in the way");
+  }
+  RunList runs = sequence.runs;
+  runs.shift(moved, delta, rotates ? delta : 0);
+  c.edit(sequence, std::move(runs), *first);
+}
+
+bool Cache::Impl::rotates(const char* method) const {
+  bool any = false;
+  for (std::uint32_t layer = 0; layer < config.layers.size(); ++layer) {
+    const RopeParams* const known = rope(layer);
+    if (known == nullptr) {
+      throw Unsupported(where(method) + "the rope of layer " + std::to_string(layer) +
+                        " is unknown, so its K cannot move to other positions; name it in the cache's "
+                        "configuration (dims 0 if there is none), or use remove() and copy()");
+    }
+    any = any || known->dims != 0;
+  }
+  return any;
+}
+
 // The sequence, which is empty, will have the first `exact` tokens of `source`.
 void Cache::Impl::follow(Sequence& sequence, const Sequence& source, Pos exact) {
   const PrefixTree::HolderId holder = tree.copy(source.holder);

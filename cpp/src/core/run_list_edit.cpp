@@ -156,16 +156,17 @@ void RunList::remove(Span span) {
   *this = std::move(rest);
 }
 
-void RunList::shift(Span span, Pos delta, Pos rotation) {
+RunList::ShiftRoom RunList::shift_room(Span span) const {
   const std::optional<Pos> first = next(span.begin), last = previous(span.end);
-  if (!first || !last || *first > *last) return;
-  const std::int64_t begin = std::int64_t{*first} + delta, last_moved = std::int64_t{*last} + delta;
-  const Pos before = previous(span.begin).value_or(-1), behind = next(span.end).value_or(kMaxPos);
-  if (begin <= before || last_moved >= behind)
-    throw InvalidArgument("[RunList.shift] positions " + std::to_string(*first) + " to " +
-                          std::to_string(*last) + " would move to " + std::to_string(begin) + " to " +
-                          std::to_string(last_moved) + "; they must stay between " + std::to_string(before) +
-                          " and " + std::to_string(behind));
+  if (!first || !last || *first > *last) return {};
+  return {previous(span.begin).value_or(-1) + 1 - *first, next(span.end).value_or(kMaxPos) - 1 - *last};
+}
+
+void RunList::shift(Span span, Pos delta, Pos rotation) {
+  const ShiftRoom room = shift_room(span);
+  if (!room.has(delta))
+    throw InvalidArgument("[RunList.shift] the tokens can move by " + std::to_string(room.lowest) + " to " +
+                          std::to_string(room.highest) + ", not by " + std::to_string(delta));
   RunList moved(*this);
   moved.truncate(span.begin);
   for_each(span, [&](const Run& run) {
