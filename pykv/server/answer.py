@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from starlette.types import Receive
 
 from pykv.server.errors import failed, stopping
+from pykv.server.history import PromptTokens
 from pykv.server.service import Service
 from pykv.server.settings import Settings
 from pykv.server.text import Assembler, Part
@@ -49,9 +50,13 @@ class Answer:
     After the last part `finish_reason` is "stop" or "length" and `usage` is complete.
     """
 
-    def __init__(self, service: Service, tokens: list[int], settings: Settings) -> None:
+    def __init__(self, service: Service, prompt: PromptTokens, settings: Settings) -> None:
         self.finish_reason = ""
-        self.usage = Usage(prompt_tokens=len(tokens))
+        self.usage = Usage(prompt_tokens=len(prompt.ids))
+        self._service = service
+        self._prompt = prompt
+        self._ids: list[int] = []
+        self._shown: list[str] = []
         tokenizer = service.tokenizer
         self._assembler = Assembler(
             tokenizer.stream(),
@@ -59,7 +64,7 @@ class Answer:
             tokenizer.eog_ids,
             keep_tokens=settings.logprobs is not None,
         )
-        self._generation = service.submit(tokens, settings)
+        self._generation = service.submit(prompt.ids, settings)
         self._events: AsyncIterator[EngineEvent] = aiter(self._generation)
         self._first: EngineEvent | None = None
 
@@ -80,6 +85,7 @@ class Answer:
                     yield part
             elif event.kind == "finished":
                 rest = self._finish(event)
+                await self._remember()
                 if rest:
                     yield rest
                 return
@@ -97,7 +103,9 @@ class Answer:
         if self._assembler.stopped:
             return Part()  # computed before the engine heard of the stop string
         self.usage.completion_tokens += 1
+        self._ids.append(event.token)
         part = self._assembler.feed(event.token, event.logprob, event.top)
+        self._shown.append(part.text)
         if self._assembler.stopped:
             self.finish_reason = "stop"
             self._generation.cancel()
@@ -117,18 +125,25 @@ class Answer:
         if self._assembler.stopped:
             return Part()
         part = self._assembler.finish()
+        self._shown.append(part.text)
         self.finish_reason = "stop" if self._assembler.stopped else event.reason
         return part
 
+    async def _remember(self) -> None:
+        """So that the chat's next turn finds this answer's tokens."""
+        if self._prompt.tail is not None:
+            text = "".join(self._shown)
+            await self._service.remember(self._prompt.tail, text, self._ids)
+
 
 async def open_answers(
-    service: Service, prompts: Sequence[list[int]], settings: Settings
+    service: Service, prompts: Sequence[PromptTokens], settings: Settings
 ) -> list[Answer]:
     """Answers that have begun, or ApiError and none is left running."""
     answers: list[Answer] = []
     try:
-        for tokens in prompts:
-            answers.append(Answer(service, tokens, settings))
+        for prompt in prompts:
+            answers.append(Answer(service, prompt, settings))
         for answer in answers:
             await answer.begin()
     except BaseException:

@@ -56,8 +56,8 @@ async def chat_completions(request: Request) -> Response:
 
     async def open_all() -> list[Answer]:
         text = await service.render(parsed.messages)
-        tokens = await service.prompt_tokens(text, "messages", chat=True)
-        return await open_answers(service, [tokens], settings)
+        prompt = await service.chat_tokens(text, "messages", settings)
+        return await open_answers(service, [prompt], settings)
 
     return await _reply(request, ChatFrame(service, settings), settings, open_all)
 

@@ -50,6 +50,9 @@ class Limits:
     """Characters of model, cache_salt, prompt_cache_key, user and the like."""
     salts: int = 65536
     """Values of cache_salt remembered at one time; the least recently used is forgotten."""
+    history_bytes: int = 32 * 2**20
+    """Token ids of finished answers, kept for the next turn of their chats; the least
+    recently used are forgotten."""
     tokenizer_threads: int = 2
     """Texts tokenized at one time; others wait their turn."""
 

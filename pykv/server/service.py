@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
@@ -12,6 +13,7 @@ from pykv import _core
 from pykv.engine import AsyncEngine, GenerateRequest
 from pykv.server.body import Bodies
 from pykv.server.errors import ApiError, context_exceeded, from_core, invalid, shown, stopping
+from pykv.server.history import History, PromptTokens, Tail
 from pykv.server.limits import LIMITS, Limits
 from pykv.server.namespaces import Namespaces
 from pykv.server.settings import Prompt, Settings
@@ -57,6 +59,7 @@ class Service:
         self.vocab: int = runtime.model.config["vocab"]
         self.bodies = Bodies(limits)
         self.namespaces = Namespaces(limits.salts)
+        self.history = History(self.tokenizer, limits.history_bytes)
         self.created = int(time.time())
         self.stopping = False
         self._tokenizing = asyncio.Semaphore(limits.tokenizer_threads)
@@ -101,22 +104,41 @@ class Service:
             except (_core.InvalidArgument, _core.UnsupportedModel) as error:
                 raise invalid("messages", str(error)) from None
 
-    async def prompt_tokens(self, prompt: Prompt, param: str, *, chat: bool = False) -> list[int]:
+    async def prompt_tokens(self, prompt: Prompt, param: str) -> PromptTokens:
         """Ids of a prompt that leaves room for an answer."""
         if isinstance(prompt, str):
-            least = -(-len(prompt.encode()) // self._token_bytes)
-            if least >= self.context:  # cannot fit, so it is not worth the tokenizing
-                raise context_exceeded(least, self.context, param)
-            tokens = await self.tokenize(prompt, parse_special=chat)
-            if chat and tokens[:2] == [self.tokenizer.bos_id] * 2:
-                tokens = tokens[1:]  # the template wrote one too
-        else:
-            tokens = prompt
-        if not tokens:
+            self._check_length(prompt, param)
+            prompt = await self.tokenize(prompt)
+        return self._checked(PromptTokens(prompt), param)
+
+    async def chat_tokens(self, text: str, param: str, settings: Settings) -> PromptTokens:
+        """Ids of a rendered chat that leaves room for an answer. Answers of this server in
+        it keep the ids that they were generated as."""
+        self._check_length(text, param)
+        name_space = self.namespaces.number(settings.cache_salt)
+        async with self._tokenizing:
+            prompt = await asyncio.to_thread(
+                self.history.assemble, text, name_space, reuse=settings.use_cache
+            )
+        return self._checked(prompt, param)
+
+    async def remember(self, tail: Tail, text: str, ids: Sequence[int]) -> None:
+        """Keeps the ids of a finished answer for the next turn of its chat."""
+        async with self._tokenizing:
+            await asyncio.to_thread(self.history.remember, tail, text, ids)
+
+    def _check_length(self, text: str, param: str) -> None:
+        """Refuses a text that cannot fit, so that it is not tokenized."""
+        least = -(-len(text.encode()) // self._token_bytes)
+        if least >= self.context:
+            raise context_exceeded(least, self.context, param)
+
+    def _checked(self, prompt: PromptTokens, param: str) -> PromptTokens:
+        if not prompt.ids:
             raise invalid(param, f"{param} has no tokens; send at least one.")
-        if len(tokens) >= self.context:
-            raise context_exceeded(len(tokens), self.context, param)
-        return tokens
+        if len(prompt.ids) >= self.context:
+            raise context_exceeded(len(prompt.ids), self.context, param)
+        return prompt
 
     def submit(self, tokens: list[int], settings: Settings) -> Generation:
         """Queues a request. ApiError if the engine does not take it."""

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Protocol, SupportsIndex
 
 from pykv._core import CorruptModel, InvalidArgument
@@ -25,6 +26,15 @@ class _Model(Protocol):
     def encode(self, texts: Sequence[str], /) -> list[list[int]]: ...
 
     def bytes_of(self, token: str, /) -> bytes: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """A control token, or the text between two of them, with its ids."""
+
+    text: str
+    ids: list[int]
+    control: bool
 
 
 class Tokenizer:
@@ -67,6 +77,35 @@ class Tokenizer:
         they are plain text, so that nobody's words can pose as a turn. Vocabularies with
         a space prefix (Llama 2) get a space before the text and after special tokens.
         Raises `InvalidArgument` for text that is not Unicode (lone surrogates)."""
+        ids = list(self._prefix) if add_special else []
+        for _, piece in self._encoded(text, parse_special):
+            ids += piece
+        return ids + self._suffix if add_special else ids
+
+    def encode_segments(self, text: str, *, add_special: bool = True) -> list[Segment]:
+        """The ids of `encode` with `parse_special`, cut at control tokens, each of which is
+        a segment of its own. No segment depends on another one's text."""
+        segments = self._control(self._prefix if add_special else [])
+        written: list[str] = []
+        ids: list[int] = []
+        for part, piece in self._encoded(text, True):
+            if isinstance(part, str) or self._types[part] == TokenType.USER_DEFINED:
+                written.append(part if isinstance(part, str) else self._tokens[part])
+                ids += piece
+                continue
+            if ids:
+                segments.append(Segment("".join(written), ids, False))
+                written, ids = [], []
+            segments += self._control(piece)
+        if ids:
+            segments.append(Segment("".join(written), ids, False))
+        return segments + self._control(self._suffix if add_special else [])
+
+    def _control(self, ids: list[int]) -> list[Segment]:
+        return [Segment(self._tokens[index], [index], True) for index in ids]
+
+    def _encoded(self, text: str, parse_special: bool) -> Iterator[tuple[str | int, list[int]]]:
+        """Plain texts and special tokens with their ids, in order."""
         try:
             text.encode()
         except UnicodeEncodeError as error:
@@ -74,7 +113,6 @@ class Tokenizer:
                 f"[Tokenizer.encode] character {error.start} of the text is a lone surrogate "
                 f"(U+{ord(text[error.start]):04X}); send valid Unicode"
             ) from None
-        ids = list(self._prefix) if add_special else []
         parts = (self._all_special if parse_special else self._user_defined).split(text)
         space = " " if self._model.space_prefix else ""
         plain = [
@@ -84,8 +122,7 @@ class Tokenizer:
         ]
         encoded = iter(self._model.encode(plain))
         for part in parts:
-            ids += next(encoded) if isinstance(part, str) else (part,)
-        return ids + self._suffix if add_special else ids
+            yield part, next(encoded) if isinstance(part, str) else [part]
 
     def decode(
         self, ids: Iterable[SupportsIndex], *, skip_special: bool = False, whole: bool = False

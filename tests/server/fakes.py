@@ -47,6 +47,7 @@ class ByteTokenizer:
     """One token a byte, and two control tokens."""
 
     bos_id = BOS
+    add_bos = False
     eos_id = END
     eog_ids = frozenset({END})
     vocab_size = VOCAB
@@ -56,6 +57,9 @@ class ByteTokenizer:
         self, text: str, *, add_special: bool = True, parse_special: bool = False
     ) -> list[int]:
         return list(text.encode())
+
+    def encode_segments(self, text: str, *, add_special: bool = True) -> list[Any]:
+        return [SimpleNamespace(text=text, ids=self.encode(text), control=False)]
 
     def token_bytes(self, token: int) -> bytes:
         return bytes([token]) if token < 256 else b"<%d>" % token
