@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "check.h"
+#include "find_cells.h"
 #include "pykv/cell_map.h"
 #include "pykv/errors.h"
 
@@ -16,7 +17,7 @@ using Found = std::vector<std::vector<CellSpan>>;
 std::vector<CellSpan> find_one(const CellMap& map, SeqId seq, std::uint32_t cells,
                                std::optional<CellIndex> after = std::nullopt) {
   const CellRequest request{seq, cells, after};
-  const auto found = map.find({&request, 1});
+  const auto found = find_cells(map, {&request, 1});
   return found ? found->front() : std::vector<CellSpan>{};
 }
 
@@ -118,12 +119,12 @@ TEST(a_stolen_lease_leaves_the_owner_room_to_go_on) {
 TEST(one_search_serves_all_or_nobody_and_never_gives_a_cell_twice) {
   CellMap map(2);
   const CellRequest fits[] = {{a, 1, {}}, {b, 1, {}}, {c, 126, {}}};
-  const auto found = map.find(fits);
+  const auto found = find_cells(map, fits);
   CHECK(found.has_value() && found->size() == 3);
   for (std::size_t i = 0; i < 3; ++i) take_all(map, fits[i].seq, (*found)[i]);  // throws if not free
   CHECK(map.counts().free == 0);
   const CellRequest too_many[] = {{a, 0xffffffffU, {}}, {b, 0xffffffffU, {}}};
-  CHECK(!CellMap(2).find(too_many).has_value());
+  CHECK(!find_cells(CellMap(2), too_many).has_value());
   CHECK_THROWS(InvalidArgument, find_one(map, a, 0, 128));
 }
 
@@ -131,7 +132,7 @@ TEST(an_owner_keeps_its_lease_while_others_ask_in_the_same_search) {
   CellMap map(1);
   take_all(map, b, find_one(map, b, 60));
   const CellRequest requests[] = {{a, 2, {}}, {b, 2, 59}};
-  const auto found = map.find(requests);
+  const auto found = find_cells(map, requests);
   CHECK(found && (*found)[1] == (std::vector<CellSpan>{{60, 2}}));
   CHECK(found && (*found)[0] == (std::vector<CellSpan>{{62, 2}}));
 }
@@ -223,7 +224,7 @@ void find_and_take(CellMap& map, Model& model, std::mt19937& random) {
     requests.push_back({SeqId{1 + i * 7 + random() % 7}, static_cast<std::uint32_t>(random() % 90), after});
     sum += requests.back().cells;
   }
-  const auto found = map.find(requests);
+  const auto found = find_cells(map, requests);
   CHECK(found.has_value() == (sum <= map.counts().free));
   for (std::size_t i = 0; found && i < requests.size(); ++i) {
     CHECK(total((*found)[i]) == requests[i].cells);

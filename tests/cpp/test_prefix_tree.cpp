@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "check.h"
+#include "find_cells.h"
 #include "pykv/errors.h"
 #include "pykv/prefix_tree.h"
 
@@ -75,7 +76,7 @@ struct World {
   std::vector<Run> take(std::uint32_t begin, std::uint32_t count) {
     const CellRequest request{SeqId{1}, count, std::nullopt};
     std::vector<Run> runs;
-    const auto found = map.find({&request, 1});
+    const auto found = find_cells(map, {&request, 1});
     if (!found) throw OutOfCells("the test's pool is too small");
     for (const CellSpan span : found->front()) {
       map.take(SeqId{1}, span);

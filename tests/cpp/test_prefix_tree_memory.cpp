@@ -1,34 +1,12 @@
 // PrefixTree when memory runs out: every allocation of an operation fails once.
-#include <cstdint>
-#include <cstdlib>
-#include <new>
 #include <numeric>
+#include <optional>
 #include <utility>
 #include <vector>
 
+#include "allocations.h"
 #include "check.h"
 #include "pykv/prefix_tree.h"
-
-namespace {
-
-std::int64_t allocations_left = -1;  // until one fails; negative: none does
-
-void* allocate(std::size_t bytes) {
-  if (allocations_left == 0) {
-    allocations_left = -1;
-    throw std::bad_alloc();
-  }
-  if (allocations_left > 0) --allocations_left;
-  void* memory = std::malloc(bytes);
-  if (memory == nullptr) throw std::bad_alloc();
-  return memory;
-}
-
-}  // namespace
-
-void* operator new(std::size_t bytes) { return allocate(bytes); }
-void operator delete(void* memory) noexcept { std::free(memory); }
-void operator delete(void* memory, std::size_t) noexcept { std::free(memory); }
 
 using namespace pykv;
 
@@ -64,21 +42,14 @@ struct World {
 // left to fail; `after` looks at every world. Returns how many failed.
 template <class Change, class After>
 int fail_each(Change change, After after) {
-  for (int failing = 0;; ++failing) {
-    World world;
-    allocations_left = failing;
-    try {
-      change(world);
-    } catch (const std::bad_alloc&) {
-    }
-    const bool all_succeeded = allocations_left >= 0;
-    allocations_left = -1;
-    world.tree.check_integrity();
-    CHECK(world.tree.match(ns, world.tokens).tokens == kLength);
-    after(world);
-    world.tree.check_integrity();
-    if (all_succeeded) return failing;
-  }
+  std::optional<World> world;
+  return allocations::fail_each([&] { world.emplace(); }, [&] { change(*world); },
+                                [&](bool) {
+                                  world->tree.check_integrity();
+                                  CHECK(world->tree.match(ns, world->tokens).tokens == kLength);
+                                  after(*world);
+                                  world->tree.check_integrity();
+                                });
 }
 
 }  // namespace
@@ -110,10 +81,10 @@ TEST(a_merge_without_memory_is_made_up_for) {
   bool was_apart = false;
   fail_each(
       [&](World& w) {
-        const std::int64_t failing = std::exchange(allocations_left, -1);
+        const std::int64_t failing = std::exchange(allocations::left, -1);
         const PrefixTree::HolderId a = w.tree.attach(ns, w.tokens, 30, 2.0);
         const PrefixTree::HolderId b = w.tree.attach(ns, w.tokens, 60, 2.0);
-        allocations_left = failing;
+        allocations::left = failing;
         w.tree.detach(a, 3.0);
         w.tree.detach(b, 3.0);
       },

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "check.h"
+#include "find_cells.h"
 #include "pykv/errors.h"
 #include "pykv/run_list.h"
 
@@ -21,7 +22,7 @@ constexpr auto share = RunList::Hold::share;
 bool grow(CellMap& map, RunList& list, SeqId seq, std::uint32_t count) {
   CellRequest request{seq, count, std::nullopt};
   if (const auto last = list.last()) request.after = last->cell + last->length - 1;
-  const auto found = map.find({&request, 1});
+  const auto found = find_cells(map, {&request, 1});
   if (!found) return false;
   for (const CellSpan span : found->front()) {
     map.take(seq, span);
@@ -292,7 +293,7 @@ struct World {
     const std::uint32_t length = random() % 4 == 0 ? 1 + random() % 150 : 1 + random() % 3;
     CellRequest request{SeqId{i + 1}, length, std::nullopt};
     if (!models[i].empty() && random() % 4 != 0) request.after = models[i].back().cell;
-    const auto found = map.find({&request, 1});
+    const auto found = find_cells(map, {&request, 1});
     if (!found) return;
     for (const CellSpan span : found->front()) {
       const Pos gap = random() % 10 == 0 ? 2 : 0;

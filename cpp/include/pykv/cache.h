@@ -86,9 +86,10 @@ class Step {
   ~Step();  // rolls back if neither finished nor rolled back
 
   std::uint32_t rows() const;
-  std::span<const Pos> positions() const;   // of each row
-  const AttentionBatch& attention() const;  // groups in plan order
-  Backend& backend() const;                 // the cache's; throws if the cache is gone
+  std::span<const Pos> positions() const;  // of each row
+  // Groups in plan order. Made when it is first asked for, by this or attend(): O(runs).
+  const AttentionBatch& attention() const;
+  Backend& backend() const;  // the cache's; throws if the cache is gone
   const LayerSpec& layer(std::uint32_t layer) const;
 
   // k [rows, kv_heads * k_dim], v [rows, kv_heads * v_dim], all rows of the step.
@@ -157,8 +158,7 @@ class Cache {
   Pos exact_upto(SeqId seq) const;
   std::vector<Run> runs(SeqId seq) const;
   std::vector<SeqId> sequences() const;
-  // Cells of the sequence that another sequence or several hold too; while it is in the
-  // open step, which holds them as well, all that it had before.
+  // Cells of the sequence that another sequence or several hold too.
   std::uint32_t shared_cells(SeqId seq) const;
 
   // --- edits -----------------------------------------------------------------
@@ -178,7 +178,8 @@ class Cache {
 
   // --- steps -----------------------------------------------------------------
   // nullopt: the free cells or bytes do not suffice. Throws InvalidArgument for unknown
-  // or repeated sequences, zero counts, wrong id counts, positions past kMaxPos.
+  // or repeated sequences, zero counts, wrong id counts, positions past kMaxPos. Both are
+  // O(requests + tokens), whatever the sequences hold, with a fixed number of allocations.
   std::optional<Plan> plan(std::span<const StepRequest> requests) const;
   Step commit(Plan plan);  // throws StalePlan, OutOfMemory, Busy
 

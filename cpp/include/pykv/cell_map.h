@@ -38,6 +38,38 @@ struct CellRequest {
   std::optional<CellIndex> after;  // its last cell, to continue next to it
 };
 
+// Cells found for several requests. Kept between searches: one allocates only where it is
+// larger than those before.
+class FoundCells {
+ public:
+  // Of request i, in token order; neighbours are merged.
+  std::span<const CellSpan> of(std::size_t i) const {
+    return std::span(spans_).subspan(begin_[i], begin_[i + 1] - begin_[i]);
+  }
+
+ private:
+  friend class CellFinder;
+  struct Wanted {
+    CellRequest request;
+    std::uint32_t left = 0;      // cells still to be found
+    std::uint32_t last = kNone;  // its last one in `given_`
+    std::uint32_t sorted = 0;    // those that are in `spans_`
+  };
+  struct Given {
+    CellSpan cells;
+    std::uint32_t request = 0;
+  };
+  static constexpr std::uint32_t kNone = ~std::uint32_t{0};
+
+  std::vector<CellSpan> spans_;       // by request
+  std::vector<std::uint32_t> begin_;  // request -> its first span, and one entry more
+  // Of the search: cells given so far, over a map that stays as it is.
+  std::vector<Wanted> wanted_;
+  std::vector<Given> given_;          // in the order in which they were found
+  std::vector<std::uint64_t> masks_;  // of `given_`, per block; 0 but for the next
+  std::vector<BlockIndex> touched_;
+};
+
 struct CellCounts {
   std::uint32_t capacity = 0;  // active + idle + free
   std::uint32_t active = 0;    // held by at least one sequence
@@ -50,13 +82,12 @@ class CellMap {
  public:
   explicit CellMap(std::uint32_t blocks);  // 1 … 2^26 - 1; throws InvalidArgument
 
-  // Finds cells for all requests or none (nullopt: fewer than the sum are free).
-  // Const: works on an overlay. Order of preference: the sequence's own lease,
-  // whole free blocks (lowest first, next to the previous one if possible), holes
-  // of unleased blocks, other sequences' leases. Result i belongs to request i, in
-  // token order; neighbours are merged. O(blocks touched), plus O(words of the
-  // free-block bitmap) when searching. Throws InvalidArgument if `after` is not a cell.
-  std::optional<std::vector<std::vector<CellSpan>>> find(std::span<const CellRequest> requests) const;
+  // Finds cells for all requests or none (false: fewer than the sum are free). Order of
+  // preference: the sequence's own lease, whole free blocks (lowest first, next to the
+  // previous one if possible), holes of unleased blocks, other sequences' leases. O(blocks
+  // touched), plus O(words of the free-block bitmap) when searching. Throws InvalidArgument
+  // if `after` is not a cell.
+  bool find(std::span<const CellRequest> requests, FoundCells& found) const;
 
   // Takes free cells for `seq` with one sequence holder; moves its lease to the rest
   // of the block of the last cell, unless another sequence has that one. O(blocks).
@@ -75,8 +106,13 @@ class CellMap {
   void set_in_tree(CellSpan cells);
   void clear_in_tree(CellSpan cells);
 
+  // Block whose rest is kept for `seq`, if there is one; `likely` is looked at first. O(1).
+  std::optional<BlockIndex> lease(SeqId seq, BlockIndex likely) const;
   // Gives up the lease of `seq`, if it has one. O(1).
   void drop_lease(SeqId seq);
+  // Makes the lease of `seq` what lease() said before cells were taken that are free again.
+  // Without memory for that it has none. O(1).
+  void restore_lease(SeqId seq, std::optional<BlockIndex> block) noexcept;
 
   const CellCounts& counts() const { return counts_; }
   std::uint32_t holders(CellIndex cell) const;  // runs of sequences only

@@ -7,10 +7,11 @@
 //   - the holder stands at exact_upto, or at the end of the announced prompt.
 // Every held cell lies in a committed block; committed blocks stay within the budget.
 //
-// A step works on copies of the run lists of its sequences (copying is O(1)); finish()
-// puts them in place, rollback() drops them. Until then readers see the old state.
+// A step appends to the run lists of its sequences in place. Until it is finished readers see
+// what lies before its tokens; rollback() cuts them off again, which cannot fail.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <memory>
 #include <mutex>
@@ -26,20 +27,48 @@
 
 namespace pykv {
 
+struct SequenceState {
+  // What it was before the open step.
+  struct Before {
+    Pos end = 0;
+    std::optional<BlockIndex> lease;
+  };
+  // As readers see it.
+  Pos end() const { return in_step ? in_step->end : runs.end(); }
+  Span bounds() const { return {std::min(runs.begin(), end()), end()}; }
+
+  NamespaceId name_space;
+  RunList runs;
+  PrefixTree::HolderId holder;
+  Pos exact_upto = 0;
+  // The prompt given to open(), while the part from exact_upto on is announced.
+  std::shared_ptr<const std::vector<Token>> announced;
+  std::optional<Before> in_step = std::nullopt;  // while it is part of the open step
+  std::uint64_t last_plan = 0;                   // number of the last plan() that named it
+};
+
 struct Plan::Data {
   struct Item {
     SeqId seq;
-    Pos first = 0;  // position of its first new token
+    SequenceState* sequence = nullptr;  // as long as the plan is not stale, and in the step
+    Pos first = 0;                      // position of its first new token
     std::uint32_t count = 0;
     std::uint32_t first_row = 0;
-    bool exact = false;  // ids were given and the lineage was exact: publish at the end
-    std::vector<CellSpan> cells;
+    std::uint32_t first_span = 0, spans = 0;  // into `cells`
+    bool exact = false;                       // ids were given and the lineage was exact: publish at the end
     Pos end() const { return first + static_cast<Pos>(count); }
   };
+  std::span<const CellSpan> cells_of(const Item& item) const {
+    return std::span(cells).subspan(item.first_span, item.spans);
+  }
+  std::span<const Token> tokens_of(const Item& item) const {
+    return std::span(tokens).subspan(item.first_row, item.count);
+  }
   std::uint64_t cache_id = 0;
   std::uint64_t generation = 0;
   std::uint32_t rows = 0;
   std::vector<Item> items;
+  std::vector<CellSpan> cells;        // of all items, in token order
   std::vector<Token> tokens;          // one per row, 0 where no id was given
   std::vector<BlockIndex> to_commit;  // ascending, not committed yet
 };
@@ -59,14 +88,7 @@ struct Cache::Impl {
     Impl* cache = nullptr;  // null once the cache is gone
   };
 
-  struct Sequence {
-    NamespaceId name_space;
-    RunList runs;
-    PrefixTree::HolderId holder;
-    Pos exact_upto = 0;
-    // The prompt given to open(), while the part from exact_upto on is announced.
-    std::shared_ptr<const std::vector<Token>> announced;
-  };
+  using Sequence = SequenceState;
 
   Impl(CacheConfig given, Backend& machine);
   ~Impl();
@@ -77,7 +99,6 @@ struct Cache::Impl {
   const Sequence& find(SeqId seq, const char* method) const;
   // find(), and throws Busy if the sequence is part of the open step.
   Sequence& find_for_change(SeqId seq, const char* method);
-  bool in_open_step(SeqId seq) const;
   SeqId insert(Sequence sequence);  // numbers it
   void drop(std::unordered_map<SeqId, Sequence>::iterator at);
 
@@ -94,9 +115,13 @@ struct Cache::Impl {
   void keep(std::span<const SeqId> kept, const char* method);
   // Makes the item's tokens matchable and moves exact_upto, if they are exact. Without
   // memory for that they stay private, and the exact lineage ends before them.
-  void publish(Sequence& sequence, const Plan::Data::Item& item, std::span<const Token> tokens);
+  void publish(const Plan::Data& plan, const Plan::Data::Item& item);
+  void adopt_path(Sequence& sequence, Pos begin, Pos end);
 
-  void adopt_path(Sequence& sequence, const Plan::Data::Item& item);
+  // Appends the item's cells to its sequence, all or nothing.
+  void take(const Plan::Data& plan, const Plan::Data::Item& item);
+  // Undoes take() for those items that went through it.
+  void take_back(std::span<const Plan::Data::Item> items) noexcept;
 
   std::uint32_t evict(std::uint32_t cells, EvictReason reason);
   void release_excess_blocks();
@@ -134,8 +159,17 @@ struct Cache::Impl {
   std::uint64_t committed_blocks = 0;
   Step::Impl* open_step = nullptr;
 
+  // Memory of plan() and finish(), kept between steps.
+  struct Scratch {
+    std::uint64_t plans = 0;
+    std::vector<CellRequest> wanted;
+    FoundCells found;
+    std::vector<Run> runs;
+  };
+  Scratch scratch;
+
   std::uint64_t generation = 1;
-  mutable std::uint64_t alloc_failures = 0;    // plan() is const towards everything else
+  std::uint64_t alloc_failures = 0;
   std::uint64_t evicted_cells[3] = {0, 0, 0};  // by EvictReason
   std::uint64_t match_query_tokens = 0, match_hit_tokens = 0;
   std::uint64_t reclaim_ticks = 0, reclaim_runs = 0;
@@ -144,21 +178,21 @@ struct Cache::Impl {
 struct Step::Impl {
   std::shared_ptr<Cache::Impl::Link> link;
   std::shared_ptr<const Plan::Data> plan;
-  std::vector<RunList> runs;  // per item: the sequence's list with the new tokens
   std::vector<Pos> positions;
-  std::vector<CellIndex> cells;  // per row
-  AttentionBatch attention;
-  std::vector<bool> written;  // per layer
+  std::vector<CellIndex> cells;             // per row
+  std::optional<AttentionBatch> attention;  // made when it is first asked for
+  std::vector<bool> written;                // per layer
   enum class State : std::uint8_t { open, finished, rolled_back } state = State::open;
 
   // The cache, locked by the caller; throws if it is gone or the step is over.
   Cache::Impl& cache(const char* method) const;
   void check_layer(std::uint32_t layer, const Cache::Impl& cache, const char* method) const;
-  void close(State how);  // with the lock held; drops what is not published
+  const AttentionBatch& batch();
+  void close(State how);  // with the lock held
 };
 
-// `span` or all of the list; throws InvalidArgument unless it lies within [0, runs.end()].
-Span checked_span(std::optional<Span> span, const RunList& runs, const char* method);
+// `span`, or the bounds of the sequence; throws InvalidArgument unless it lies within [0, bounds.end].
+Span checked_span(std::optional<Span> span, Span bounds, const char* method);
 
 inline std::string where(const char* method) { return std::string("[Cache.") + method + "] "; }
 

@@ -19,10 +19,10 @@ std::optional<Pos> first_in(const RunList& runs, Span span) {
 
 }  // namespace
 
-Span checked_span(std::optional<Span> span, const RunList& runs, const char* method) {
-  if (!span) return {runs.begin(), runs.end()};
-  if (span->begin >= 0 && span->begin <= span->end && span->end <= runs.end()) return *span;
-  throw InvalidArgument(where(method) + text(*span) + " is not inside [0, " + std::to_string(runs.end()) +
+Span checked_span(std::optional<Span> span, Span bounds, const char* method) {
+  if (!span) return bounds;
+  if (span->begin >= 0 && span->begin <= span->end && span->end <= bounds.end) return *span;
+  throw InvalidArgument(where(method) + text(*span) + " is not inside [0, " + std::to_string(bounds.end) +
                         ") or is reversed; bounds() tells the limits");
 }
 
@@ -40,7 +40,7 @@ void Cache::remove(SeqId seq, std::optional<Span> span) {
   Impl& c = *impl_;
   const auto lock = c.link->lock();
   Impl::Sequence& sequence = c.find_for_change(seq, "remove");
-  const Span gone = checked_span(span, sequence.runs, "remove");
+  const Span gone = checked_span(span, sequence.bounds(), "remove");
   if (!first_in(sequence.runs, gone)) return;
   RunList rest = sequence.runs;
   rest.remove(gone);
@@ -60,7 +60,7 @@ void Cache::copy(SeqId from, std::optional<Span> span, SeqId to) {
   const auto lock = c.link->lock();
   const Impl::Sequence& source = c.find_for_change(from, "copy");
   Impl::Sequence& target = c.find_for_change(to, "copy");
-  const Span wanted = checked_span(span, source.runs, "copy");
+  const Span wanted = checked_span(span, source.bounds(), "copy");
   const std::optional<Pos> first = first_in(source.runs, wanted);
   if (!first) return;
   RunList runs = target.runs;
@@ -80,7 +80,7 @@ void Cache::shift(SeqId seq, std::optional<Span> span, Pos delta) {
   Impl& c = *impl_;
   const auto lock = c.link->lock();
   Impl::Sequence& sequence = c.find_for_change(seq, "shift");
-  const Span moved = checked_span(span, sequence.runs, "shift");
+  const Span moved = checked_span(span, sequence.bounds(), "shift");
   const std::optional<Pos> first = first_in(sequence.runs, moved);
   if (!first || delta == 0) return;
   const bool rotates = c.rotates("shift");

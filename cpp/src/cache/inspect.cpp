@@ -8,8 +8,7 @@ namespace pykv {
 
 Span Cache::bounds(SeqId seq) const {
   const auto lock = impl_->link->lock();
-  const RunList& runs = impl_->find(seq, "bounds").runs;
-  return {runs.begin(), runs.end()};
+  return impl_->find(seq, "bounds").bounds();
 }
 
 Pos Cache::exact_upto(SeqId seq) const {
@@ -19,7 +18,10 @@ Pos Cache::exact_upto(SeqId seq) const {
 
 std::vector<Run> Cache::runs(SeqId seq) const {
   const auto lock = impl_->link->lock();
-  return impl_->find(seq, "runs").runs.to_vector();
+  const Impl::Sequence& sequence = impl_->find(seq, "runs");
+  std::vector<Run> runs;
+  sequence.runs.for_each({0, sequence.end()}, [&](const Run& run) { runs.push_back(run); });
+  return runs;
 }
 
 std::vector<SeqId> Cache::sequences() const {
@@ -44,13 +46,13 @@ std::vector<PrefixTree::NodeView> Cache::prefix_nodes() const {
 Cache::RowValues Cache::read_rows(SeqId seq, std::uint32_t layer, std::optional<Span> span) const {
   const Impl& c = *impl_;
   const auto lock = c.link->lock();
-  const RunList& runs = c.find(seq, "read_rows").runs;
+  const Impl::Sequence& sequence = c.find(seq, "read_rows");
   if (layer >= c.layout.layer_count()) {
     throw InvalidArgument(where("read_rows") + "layer is " + std::to_string(layer) + ", the cache has " +
                           std::to_string(c.layout.layer_count()) + " layers");
   }
   std::vector<CellIndex> cells;
-  runs.for_each(checked_span(span, runs, "read_rows"), [&](const Run& run) {
+  sequence.runs.for_each(checked_span(span, sequence.bounds(), "read_rows"), [&](const Run& run) {
     for (std::uint32_t i = 0; i < run.length; ++i) cells.push_back(run.cell + i);
   });
   const LayerSpec& spec = c.config.layers[layer];
@@ -131,9 +133,6 @@ void Cache::check_integrity() const {
     check_exact(c, sequence, name);
   }
   require(c.tree.counts().holders == c.sequences.size(), "holders of the tree do not match the sequences");
-  if (c.open_step != nullptr) {
-    for (const RunList& runs : c.open_step->runs) check_runs(runs, held);
-  }
   const CellCounts& counts = c.cells.counts();
   require(static_cast<std::uint64_t>(std::count(held.begin(), held.end(), true)) == counts.active,
           "active cells are not those of the sequences");

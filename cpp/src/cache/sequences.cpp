@@ -47,15 +47,9 @@ const Cache::Impl::Sequence& Cache::Impl::find(SeqId seq, const char* method) co
   return lookup(sequences, seq, method);
 }
 
-bool Cache::Impl::in_open_step(SeqId seq) const {
-  if (open_step == nullptr) return false;
-  const auto& items = open_step->plan->items;
-  return std::any_of(items.begin(), items.end(), [&](const auto& item) { return item.seq == seq; });
-}
-
 Cache::Impl::Sequence& Cache::Impl::find_for_change(SeqId seq, const char* method) {
   Sequence& sequence = find(seq, method);
-  if (in_open_step(seq)) {
+  if (sequence.in_step) {
     throw Busy(where(method) + "sequence " + std::to_string(seq.value) +
                " is part of the open step; finish the step or roll it back first");
   }

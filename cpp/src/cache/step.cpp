@@ -40,10 +40,29 @@ void Step::Impl::check_layer(std::uint32_t layer, const Cache::Impl& owner, cons
 }
 
 void Step::Impl::close(State how) {
+  Cache::Impl& owner = *link->cache;
+  owner.take_back(plan->items);
   state = how;
-  runs.clear();
-  link->cache->open_step = nullptr;
-  link->cache->touch();
+  owner.open_step = nullptr;
+  owner.touch();
+}
+
+// O(runs of the step's sequences), so it belongs to attention and not to commit().
+const AttentionBatch& Step::Impl::batch() {
+  if (attention) return *attention;
+  AttentionBatch made;
+  made.groups.reserve(plan->items.size());
+  for (const Plan::Data::Item& item : plan->items) {
+    const auto first_segment = static_cast<std::uint32_t>(made.segments.size());
+    item.sequence->runs.for_each({0, item.end()}, [&](const Run& run) {
+      made.segments.push_back(
+          {run.first, run.cell, run.length, run.rotation, static_cast<std::uint32_t>(run.first)});
+    });
+    const auto segments = static_cast<std::uint32_t>(made.segments.size()) - first_segment;
+    made.groups.push_back({item.first_row, item.count, item.first, first_segment, segments,
+                           static_cast<std::uint32_t>(item.first)});
+  }
+  return attention.emplace(std::move(made));
 }
 
 Step::Step(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
@@ -59,7 +78,12 @@ Step::~Step() {
 
 std::uint32_t Step::rows() const { return impl_->plan->rows; }
 std::span<const Pos> Step::positions() const { return impl_->positions; }
-const AttentionBatch& Step::attention() const { return impl_->attention; }
+
+const AttentionBatch& Step::attention() const {
+  const auto lock = impl_->link->lock();
+  impl_->cache("attention");
+  return impl_->batch();
+}
 
 Backend& Step::backend() const {
   const auto lock = impl_->link->lock();
@@ -111,7 +135,7 @@ void Step::attend(std::uint32_t layer, Rows q, Rows out, const AttentionParams& 
   AttentionParams complete = params;
   complete.window = spec.window();
   complete.rope = cache.rope(layer);
-  cache.backend.attend(cache.pool, layer, q, out, impl_->attention, complete);
+  cache.backend.attend(cache.pool, layer, q, out, impl_->batch(), complete);
 }
 
 void Step::finish() {
@@ -122,12 +146,9 @@ void Step::finish() {
     throw InvalidArgument(at("finish") + "layer " + std::to_string(layer) +
                           " was not written; write every layer or roll back");
   }
-  const std::span<const Token> tokens = impl_->plan->tokens;
-  for (std::size_t i = 0; i < impl_->runs.size(); ++i) {
-    const Plan::Data::Item& item = impl_->plan->items[i];
-    Cache::Impl::Sequence& sequence = cache.find(item.seq, "finish");
-    std::swap(sequence.runs, impl_->runs[i]);
-    cache.publish(sequence, item, tokens.subspan(item.first_row, item.count));
+  for (const Plan::Data::Item& item : impl_->plan->items) {
+    item.sequence->in_step.reset();
+    cache.publish(*impl_->plan, item);
   }
   impl_->close(Impl::State::finished);
 }
@@ -138,12 +159,14 @@ void Step::rollback() {
   impl_->close(Impl::State::rolled_back);
 }
 
-void Cache::Impl::publish(Sequence& sequence, const Plan::Data::Item& item, std::span<const Token> tokens) {
+void Cache::Impl::publish(const Plan::Data& plan, const Plan::Data::Item& item) {
+  Sequence& sequence = *item.sequence;
   if (!item.exact) {
     withdraw_announcement(sequence);
     return;
   }
   try {
+    const std::span<const Token> tokens = plan.tokens_of(item);
     const auto end = static_cast<std::size_t>(item.end());
     const bool announced = sequence.announced && end <= sequence.announced->size() &&
                            std::equal(tokens.begin(), tokens.end(), sequence.announced->begin() + item.first);
@@ -151,12 +174,16 @@ void Cache::Impl::publish(Sequence& sequence, const Plan::Data::Item& item, std:
       withdraw_announcement(sequence);
       tree.grow(sequence.holder, sequence.name_space, tokens);
     }
-    std::vector<Run> runs;
-    sequence.runs.for_each({item.first, item.end()}, [&](const Run& run) { runs.push_back(run); });
+    scratch.runs.clear();
+    Pos next = item.first;
+    for (const CellSpan span : plan.cells_of(item)) {
+      scratch.runs.push_back({next, span.begin, span.length, 0});
+      next = scratch.runs.back().end();
+    }
     const std::uint32_t ready =
-        tree.publish(sequence.holder, static_cast<std::uint32_t>(item.first), runs, now());
+        tree.publish(sequence.holder, static_cast<std::uint32_t>(item.first), scratch.runs, now());
+    if (ready < item.count) adopt_path(sequence, item.first, item.end());
     sequence.exact_upto = item.end();
-    if (ready < item.count) adopt_path(sequence, item);
     if (announced && end == sequence.announced->size()) sequence.announced.reset();
   } catch (const std::bad_alloc&) {
     settle(sequence);
@@ -164,11 +191,11 @@ void Cache::Impl::publish(Sequence& sequence, const Plan::Data::Item& item, std:
 }
 
 // Others have made some of these tokens ready: their KV is the same, so it is stored once.
-void Cache::Impl::adopt_path(Sequence& sequence, const Plan::Data::Item& item) {
+void Cache::Impl::adopt_path(Sequence& sequence, Pos begin, Pos end) {
   RunList runs = sequence.runs;
-  runs.truncate(item.first);
-  const auto begin = static_cast<std::uint32_t>(item.first);
-  for (const Run& run : tree.path_runs(sequence.holder, begin, begin + item.count)) {
+  runs.truncate(begin);
+  for (const Run& run :
+       tree.path_runs(sequence.holder, static_cast<std::uint32_t>(begin), static_cast<std::uint32_t>(end))) {
     runs.append(run, RunList::Hold::share);
   }
   std::swap(sequence.runs, runs);

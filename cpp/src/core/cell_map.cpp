@@ -1,6 +1,7 @@
 #include "pykv/cell_map.h"
 
 #include <algorithm>
+#include <new>
 #include <string>
 
 #include "core/cell_bits.h"
@@ -192,6 +193,8 @@ void CellMap::refresh(BlockIndex index) {
   bits::assign(leased_, index, leased);
 }
 
+// Makes `index` the leased block of `seq`, unless another sequence has it or nothing of it
+// will be left.
 void CellMap::move_lease(SeqId seq, BlockIndex index, bool block_has_rest) {
   Block& block = blocks_[index];
   if (seq == SeqId{} || block.lease == seq) return;
@@ -204,10 +207,16 @@ void CellMap::move_lease(SeqId seq, BlockIndex index, bool block_has_rest) {
     refresh(old);
   }
   block.lease = seq;
+  refresh(index);
 }
 
 void CellMap::take(SeqId seq, CellSpan cells) {
-  require(cells, [](std::uint32_t word) { return word == 0; }, "[CellMap.take] not all cells are free");
+  require_range(cells, "[CellMap.take]");
+  bool all_free = true;
+  for_blocks(cells, [&](BlockIndex index, std::uint32_t begin, std::uint32_t end) {
+    all_free = all_free && (bits::range(begin, end) & ~blocks_[index].free) == 0;
+  });
+  if (!all_free) throw IntegrityError("[CellMap.take] not all cells are free: " + text(cells));
   if (cells.length == 0) return;
   const CellIndex last = cells.begin + cells.length - 1;
   const std::uint32_t first_in_last =
@@ -216,12 +225,13 @@ void CellMap::take(SeqId seq, CellSpan cells) {
   move_lease(seq, last / kBlockCells, (blocks_[last / kBlockCells].free & ~taken) != 0);
   for_blocks(cells, [&](BlockIndex index, std::uint32_t begin, std::uint32_t end) {
     Block& block = blocks_[index];
-    if (block.free == bits::kAll) --counts_.free_blocks;
+    const bool was_whole = block.free == bits::kAll;
+    if (was_whole) --counts_.free_blocks;
     block.free &= ~bits::range(begin, end);
     block.start |= bits::one(begin);
     words_[std::size_t{index} * kBlockCells + begin] = 1;
     merge_around(index, bits::range(begin, end));
-    refresh(index);
+    if (was_whole || block.free == 0) refresh(index);
   });
   count(0, cells.length, false);
   count(1, cells.length, true);
@@ -252,6 +262,26 @@ void CellMap::drop_lease(SeqId seq) {
   leases_.erase(entry);
   blocks_[block].lease = {};
   refresh(block);
+}
+
+std::optional<BlockIndex> CellMap::lease(SeqId seq, BlockIndex likely) const {
+  if (likely < block_count() && blocks_[likely].lease == seq && seq != SeqId{}) return likely;
+  const auto entry = leases_.find(seq);
+  if (entry == leases_.end()) return std::nullopt;
+  return entry->second;
+}
+
+void CellMap::restore_lease(SeqId seq, std::optional<BlockIndex> block) noexcept {
+  if (block && blocks_[*block].lease == seq) return;
+  drop_lease(seq);
+  if (!block || blocks_[*block].lease != SeqId{} || blocks_[*block].free == 0) return;
+  try {
+    leases_.emplace(seq, *block);
+  } catch (const std::bad_alloc&) {
+    return;
+  }
+  blocks_[*block].lease = seq;
+  refresh(*block);
 }
 
 std::uint32_t CellMap::word(CellIndex cell, const char* method) const {

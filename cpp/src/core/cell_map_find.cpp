@@ -1,7 +1,7 @@
 // The search of CellMap::find. Each stage serves all requests before the next begins,
 // so that nobody is given another's lease while its owner still wants it.
 #include <algorithm>
-#include <bit>
+#include <numeric>
 #include <string>
 
 #include "core/cell_bits.h"
@@ -9,89 +9,74 @@
 #include "pykv/errors.h"
 
 namespace pykv {
-namespace {
-
-// Cells given so far, over the map that stays as it is: block -> mask. Open addressing.
-class Overlay {
- public:
-  explicit Overlay(std::size_t blocks) : slots_(std::bit_ceil(2 * blocks + 2)) {}
-
-  std::uint64_t given(BlockIndex block) const { return slots_[slot(block)].mask; }
-
-  void give(BlockIndex block, std::uint64_t mask) {
-    if (2 * used_ >= slots_.size()) grow();
-    Slot& entry = slots_[slot(block)];
-    used_ += entry.mask == 0 ? 1 : 0;
-    entry = {entry.mask | mask, block};
-  }
-
- private:
-  struct Slot {
-    std::uint64_t mask = 0;  // 0: empty
-    BlockIndex block = 0;
-  };
-
-  std::size_t slot(BlockIndex block) const {
-    std::size_t at = (block * std::uint64_t{0x9e3779b97f4a7c15} >> 32) & (slots_.size() - 1);
-    while (slots_[at].mask != 0 && slots_[at].block != block) at = (at + 1) & (slots_.size() - 1);
-    return at;
-  }
-
-  void grow() {
-    std::vector<Slot> old(slots_.size() * 2);
-    old.swap(slots_);
-    for (const Slot& entry : old)
-      if (entry.mask != 0) slots_[slot(entry.block)] = entry;
-  }
-
-  std::vector<Slot> slots_;
-  std::size_t used_ = 0;
-};
-
-}  // namespace
 
 class CellFinder {
  public:
-  CellFinder(const CellMap& map, std::span<const CellRequest> requests, std::uint64_t total)
-      : map_(map), overlay_(requests.size() + total / kBlockCells), spans_(requests.size()) {
-    wanted_.reserve(requests.size());
-    for (const CellRequest& request : requests) wanted_.push_back({request, request.cells});
-  }
+  CellFinder(const CellMap& map, FoundCells& found) : map_(map), found_(found) {}
 
-  std::vector<std::vector<CellSpan>> run() {
-    for (std::size_t i = 0; i < wanted_.size(); ++i) from_own_block(i);
-    for (std::size_t i = 0; i < wanted_.size(); ++i) from_whole_blocks(i);
-    for (std::size_t i = 0; i < wanted_.size(); ++i) from_holes(i);
-    for (std::size_t i = 0; i < wanted_.size(); ++i) from_leases_of_others(i);
-    return std::move(spans_);
+  void run(std::span<const CellRequest> requests) {
+    begin(requests);
+    const std::size_t count = requests.size();
+    for (std::size_t i = 0; i < count; ++i) from_own_block(i);
+    for (std::size_t i = 0; i < count; ++i) from_whole_blocks(i);
+    for (std::size_t i = 0; i < count; ++i) from_holes(i);
+    for (std::size_t i = 0; i < count; ++i) from_leases_of_others(i);
+    sort_by_request();
   }
 
  private:
-  struct Wanted {
-    CellRequest request;
-    std::uint32_t left;
-  };
+  void begin(std::span<const CellRequest> requests) {
+    for (const BlockIndex block : found_.touched_) found_.masks_[block] = 0;
+    found_.touched_.clear();
+    found_.masks_.resize(map_.block_count());
+    found_.given_.clear();
+    found_.wanted_.clear();
+    found_.wanted_.reserve(requests.size());
+    for (const CellRequest& request : requests) found_.wanted_.push_back({request, request.cells});
+  }
 
-  std::uint64_t free_of(BlockIndex block) const { return map_.blocks_[block].free & ~overlay_.given(block); }
+  // Those of one request are in order already.
+  void sort_by_request() {
+    found_.begin_.assign(found_.wanted_.size() + 1, 0);
+    for (const auto& given : found_.given_) ++found_.begin_[given.request + 1];
+    std::partial_sum(found_.begin_.begin(), found_.begin_.end(), found_.begin_.begin());
+    found_.spans_.resize(found_.given_.size());
+    for (const auto& given : found_.given_)
+      found_.spans_[found_.begin_[given.request] + found_.wanted_[given.request].sorted++] = given.cells;
+  }
+
+  std::uint64_t free_of(BlockIndex block) const { return map_.blocks_[block].free & ~found_.masks_[block]; }
+  std::uint32_t left(std::size_t i) const { return found_.wanted_[i].left; }
+
+  // Last cell of request i, or of the sequence before it.
+  std::optional<CellIndex> last_cell(std::size_t i) const {
+    const FoundCells::Wanted& wanted = found_.wanted_[i];
+    if (wanted.last == FoundCells::kNone) return wanted.request.after;
+    const CellSpan& cells = found_.given_[wanted.last].cells;
+    return cells.begin + cells.length - 1;
+  }
 
   // Gives request i the cells [begin, end) of `block`, or as many as it still wants.
   void give(std::size_t i, BlockIndex block, std::uint32_t begin, std::uint32_t end) {
-    const std::uint32_t length = std::min(end - begin, wanted_[i].left);
+    FoundCells::Wanted& wanted = found_.wanted_[i];
+    const std::uint32_t length = std::min(end - begin, wanted.left);
     if (length == 0) return;
-    overlay_.give(block, bits::range(begin, begin + length));
-    wanted_[i].left -= length;
     const CellIndex cell = block * kBlockCells + begin;
-    std::vector<CellSpan>& spans = spans_[i];
-    if (!spans.empty() && spans.back().begin + spans.back().length == cell)
-      spans.back().length += length;
-    else
-      spans.push_back({cell, length});
+    if (found_.masks_[block] == 0) found_.touched_.push_back(block);
+    if (wanted.last != FoundCells::kNone && *last_cell(i) + 1 == cell) {
+      found_.given_[wanted.last].cells.length += length;
+    } else {
+      found_.given_.push_back({{cell, length}, static_cast<std::uint32_t>(i)});
+      wanted.last = static_cast<std::uint32_t>(found_.given_.size() - 1);
+    }
+    found_.masks_[block] |= bits::range(begin, begin + length);
+    wanted.left -= length;
   }
 
   // Gives the free cells of `block` at and above `offset`, lowest first.
   void give_from(std::size_t i, BlockIndex block, std::uint32_t offset) {
     std::uint64_t free = free_of(block) & bits::from(offset);
-    while (free != 0 && wanted_[i].left > 0) {
+    while (free != 0 && left(i) > 0) {
       const std::uint32_t begin = bits::lowest(free);
       const std::uint32_t end = bits::lowest(~free & bits::from(begin));
       give(i, block, begin, end);
@@ -107,33 +92,27 @@ class CellFinder {
   }
 
   void from_own_block(std::size_t i) {
-    const CellRequest& request = wanted_[i].request;
-    std::optional<BlockIndex> own;
+    const CellRequest& request = found_.wanted_[i].request;
+    const BlockIndex last = request.after ? *request.after / kBlockCells : 0;
     if (request.after) {
-      const BlockIndex block = *request.after / kBlockCells;
-      const SeqId lease = map_.blocks_[block].lease;
+      const SeqId lease = map_.blocks_[last].lease;
       if (lease == request.seq || lease == SeqId{}) continue_behind(i, *request.after);
-      if (lease == request.seq && lease != SeqId{}) own = block;
     }
-    if (wanted_[i].left == 0) return;
-    if (!own) {
-      const auto entry = map_.leases_.find(request.seq);
-      if (entry == map_.leases_.end()) return;
-      own = entry->second;
-    }
+    if (left(i) == 0) return;
+    const std::optional<BlockIndex> own = map_.lease(request.seq, last);
+    if (!own) return;
     if (request.after && *request.after / kBlockCells == *own)
       give_from(i, *own, *request.after % kBlockCells + 1);
     give_from(i, *own, 0);
   }
 
   bool is_untouched(BlockIndex block) const {
-    return bits::test(map_.whole_free_, block) && overlay_.given(block) == 0;
+    return bits::test(map_.whole_free_, block) && found_.masks_[block] == 0;
   }
 
   // The block that begins behind the last cell of request i, if it is whole.
   std::optional<BlockIndex> next_block(std::size_t i) const {
-    std::optional<CellIndex> last = wanted_[i].request.after;
-    if (!spans_[i].empty()) last = spans_[i].back().begin + spans_[i].back().length - 1;
+    const std::optional<CellIndex> last = last_cell(i);
     if (!last || (*last + 1) % kBlockCells != 0) return std::nullopt;
     const BlockIndex next = *last / kBlockCells + 1;
     if (next >= map_.block_count() || !is_untouched(next)) return std::nullopt;
@@ -152,7 +131,7 @@ class CellFinder {
   }
 
   void from_whole_blocks(std::size_t i) {
-    while (wanted_[i].left > 0) {
+    while (left(i) > 0) {
       std::optional<BlockIndex> block = next_block(i);
       if (!block) {
         const auto word = [&](std::size_t at) { return map_.whole_free_[at]; };
@@ -167,22 +146,23 @@ class CellFinder {
 
   void from_holes(std::size_t i) {
     const auto word = [&](std::size_t at) { return map_.partly_free_[at]; };
-    while (wanted_[i].left > 0) {
+    while (left(i) > 0) {
       hole_cursor_ = search(hole_cursor_, word);
       if (hole_cursor_ == map_.block_count()) return;
       give_from(i, hole_cursor_, 0);
-      if (wanted_[i].left > 0) ++hole_cursor_;
+      if (left(i) > 0) ++hole_cursor_;
     }
   }
 
   // Takes the upper half of a free stretch, so that the owner can go on in the lower one
   // and the sequence in the upper one; each request begins with another block.
   void from_leases_of_others(std::size_t i) {
-    if (wanted_[i].left > 0 && wanted_[i].request.after) continue_behind(i, *wanted_[i].request.after);
+    const std::optional<CellIndex> after = found_.wanted_[i].request.after;
+    if (left(i) > 0 && after) continue_behind(i, *after);
     const auto word = [&](std::size_t at) {
       return map_.leased_[at] | map_.whole_free_[at] | map_.partly_free_[at];
     };
-    while (wanted_[i].left > 0) {
+    while (left(i) > 0) {
       lease_cursor_ = search(lease_cursor_, word);
       if (lease_cursor_ == map_.block_count()) {
         lease_cursor_ = 0;
@@ -193,24 +173,22 @@ class CellFinder {
   }
 
   void split_stretch(std::size_t i, BlockIndex block) {
-    for (std::uint64_t free = free_of(block); free != 0 && wanted_[i].left > 0; free = free_of(block)) {
+    for (std::uint64_t free = free_of(block); free != 0 && left(i) > 0; free = free_of(block)) {
       const std::uint32_t end = bits::highest(free) + 1;
       const std::uint64_t held_below = ~free & bits::range(0, end);
       const std::uint32_t begin = held_below == 0 ? 0 : bits::highest(held_below) + 1;
       const std::uint32_t length = end - begin;
-      const std::uint32_t left = wanted_[i].left;
-      give(i, block, left > length / 2 ? end - std::min(left, length) : end - length / 2, end);
+      const std::uint32_t most = std::min(left(i), length);
+      give(i, block, left(i) > length / 2 ? end - most : end - length / 2, end);
     }
   }
 
   const CellMap& map_;
-  Overlay overlay_;
-  std::vector<Wanted> wanted_;
-  std::vector<std::vector<CellSpan>> spans_;
+  FoundCells& found_;
   BlockIndex whole_cursor_ = 0, hole_cursor_ = 0, lease_cursor_ = 0;
 };
 
-std::optional<std::vector<std::vector<CellSpan>>> CellMap::find(std::span<const CellRequest> requests) const {
+bool CellMap::find(std::span<const CellRequest> requests, FoundCells& found) const {
   std::uint64_t total = 0;
   for (const CellRequest& request : requests) {
     total += request.cells;
@@ -218,8 +196,9 @@ std::optional<std::vector<std::vector<CellSpan>>> CellMap::find(std::span<const 
       throw InvalidArgument("[CellMap.find] after = " + std::to_string(*request.after) +
                             " is not a cell; the capacity is " + std::to_string(counts_.capacity));
   }
-  if (total > counts_.free) return std::nullopt;
-  return CellFinder(*this, requests, total).run();
+  if (total > counts_.free) return false;
+  CellFinder(*this, found).run(requests);
+  return true;
 }
 
 }  // namespace pykv
