@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "check.h"
@@ -137,6 +138,23 @@ TEST(quantized_types_need_whole_blocks) {
   const BlockLayout widest(table(1, 1, 576, 512), 0, DType::q5_1, DType::q5_0);
   CHECK(widest.place(0).k.dim == 576 && widest.place(0).v.dim == 512);
   CHECK_THROWS(InvalidArgument, k_tile_layout(DType::bf16, 12));
+}
+
+TEST(quantized_sides_are_transformed_where_64_divides_the_head_size) {
+  const auto sizes = [](std::uint32_t k_dim, std::uint32_t v_dim, DType k, DType v, bool on = true) {
+    const BlockLayout layout(table(1, 1, k_dim, v_dim), 0, k, v, on);
+    return std::pair(layout.place(0).k.hadamard, layout.place(0).v.hadamard);
+  };
+  using Sizes = std::pair<std::uint32_t, std::uint32_t>;
+  CHECK(sizes(64, 64, DType::q8_0, DType::q4_0) == Sizes(64, 64));
+  CHECK(sizes(128, 128, DType::q8_0, DType::q8_0) == Sizes(128, 64));
+  CHECK(sizes(192, 256, DType::iq4_nl, DType::q5_1) == Sizes(64, 64));
+  CHECK(sizes(256, 512, DType::q4_1, DType::q5_0) == Sizes(256, 64));
+  CHECK(sizes(576, 512, DType::q8_0, DType::q8_0) == Sizes(64, 64));
+  CHECK(sizes(96, 96, DType::q8_0, DType::q8_0) == Sizes(0, 0));
+  CHECK(sizes(64, 64, DType::f16, DType::q8_0) == Sizes(0, 64));
+  CHECK(sizes(64, 64, DType::q8_0, DType::bf16) == Sizes(64, 0));
+  CHECK(sizes(64, 64, DType::q8_0, DType::q8_0, false) == Sizes(0, 0));
 }
 
 TEST(layers_of_other_pools_have_no_place) {

@@ -1,5 +1,7 @@
 // kv_cell.h and the decoders of every tier: a row put into a K or V tile lies where
 // block_layout.h says, comes back as it was, and is decoded as decode_row does.
+#include <bit>
+#include <cmath>
 #include <cstring>
 #include <random>
 #include <string>
@@ -195,4 +197,28 @@ TEST(every_tier_decodes_cells_of_v_as_decode_row) {
       }
     }
   });
+}
+
+TEST(the_transform_is_orthonormal_its_own_inverse_and_the_same_on_every_tier) {
+  std::mt19937 random(12);
+  std::normal_distribution<float> normal;
+  for (const std::uint32_t n : {16U, 64U, 128U, 512U}) {
+    std::vector<float> x(std::size_t{3} * n);
+    for (float& value : x) value = normal(random);
+    std::vector<float> expected = x;
+    kernels::available_kernels().front()->hadamard(expected.data(), n, 3);
+    for (std::uint32_t i = 0; i < n; ++i) {
+      double sum = 0;
+      for (std::uint32_t j = 0; j < n; ++j)
+        sum += static_cast<double>(x[n + j]) * (std::popcount(i & j) % 2 == 0 ? 1 : -1);
+      CHECK(std::abs(sum / std::sqrt(n) - static_cast<double>(expected[n + i])) < 1e-5);
+    }
+    for (const kernels::Kernels* tier : kernels::available_kernels()) {
+      std::vector<float> actual = x;
+      tier->hadamard(actual.data(), n, 3);
+      CHECK(same_bits(actual.data(), expected.data(), actual.size()));
+      tier->hadamard(actual.data(), n, 3);
+      for (std::size_t i = 0; i < x.size(); ++i) CHECK(std::abs(actual[i] - x[i]) < 2e-6F);
+    }
+  }
 }

@@ -32,6 +32,13 @@
 // cell-major, so that one vector holds 16 elements of one cell and the sum over cells is
 // sequential too. Bytes outside these offsets are never read. The layout is private to a
 // process: snapshots and export use GGUF rows.
+//
+// Quantized values can be stored transformed: an outlier then spreads over its block and
+// costs the others less. The transform is the orthonormal Walsh-Hadamard one in Sylvester's
+// order (kernels.h) over blocks of a head's elements: of K the largest 64 * 2^k that divides
+// the head size, of V 64; where 64 does not divide the head size there is none. The backend
+// applies it to K, V and queries, and once more, its own inverse, to outputs: nobody else
+// sees it but who exports rows.
 #pragma once
 
 #include <cstddef>
@@ -49,6 +56,7 @@ inline constexpr std::uint32_t kGroupCells = 16;
 struct TileLayout {
   DType type = DType::f16;
   std::uint32_t dim = 0;          // elements per cell and head
+  std::uint32_t hadamard = 0;     // values are stored transformed, so many together; 0: as they are
   std::size_t bytes = 0;          // whole tile, multiple of 64
   std::size_t group_bytes = 0;    // K: one group of 16 cells; V: 0
   std::size_t fifth_offset = 0;   // K: inside a group; V: inside the tile
@@ -62,7 +70,8 @@ class BlockLayout {
  public:
   // Layout of `pool`'s layers. `layers` must have passed validate().
   // Throws InvalidArgument if a head size is no multiple of 32 (quantized types) or 8.
-  BlockLayout(const LayerTable& layers, std::uint32_t pool, DType type_k, DType type_v);
+  // `hadamard`: transform quantized sides whose head size allows it.
+  BlockLayout(const LayerTable& layers, std::uint32_t pool, DType type_k, DType type_v, bool hadamard = true);
 
   std::size_t block_bytes() const { return block_bytes_; }  // multiple of 4096
   std::size_t bytes_per_cell() const;                       // payload, rounded up

@@ -39,6 +39,16 @@ void check_tile(const char* side, DType type, std::uint32_t dim) {
                         (is_quantized(type) ? "; use f16, bf16 or f32" : "; pad the heads"));
 }
 
+// As llama.cpp does, so that rows can be exchanged with it.
+void transform(BlockLayout::LayerPlace& place) {
+  constexpr std::uint32_t kLeast = 64;
+  TileLayout& k = place.k;
+  TileLayout& v = place.v;
+  if (is_quantized(k.type) && k.dim % kLeast == 0)
+    for (k.hadamard = kLeast; k.dim % (2 * k.hadamard) == 0;) k.hadamard *= 2;
+  if (is_quantized(v.type) && v.dim % kLeast == 0) v.hadamard = kLeast;
+}
+
 }  // namespace
 
 TileLayout k_tile_layout(DType type, std::uint32_t k_dim) {
@@ -56,7 +66,8 @@ TileLayout v_tile_layout(DType type, std::uint32_t v_dim) {
   return tile;
 }
 
-BlockLayout::BlockLayout(const LayerTable& layers, std::uint32_t pool, DType type_k, DType type_v)
+BlockLayout::BlockLayout(const LayerTable& layers, std::uint32_t pool, DType type_k, DType type_v,
+                         bool hadamard)
     : type_k_(type_k), type_v_(type_v), places_(layers.size()) {
   std::size_t offset = 0;
   for (std::size_t i = 0; i < layers.size(); ++i) {
@@ -66,6 +77,7 @@ BlockLayout::BlockLayout(const LayerTable& layers, std::uint32_t pool, DType typ
     place.offset = offset;
     place.k = k_tile_layout(type_k, layers[i].k_dim);
     place.v = v_tile_layout(type_v, layers[i].v_dim);
+    if (hadamard) transform(place);
     offset += place.kv_heads * place.head_stride();
   }
   payload_bytes_ = offset;

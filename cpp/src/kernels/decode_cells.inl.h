@@ -7,40 +7,39 @@ PYKV_INLINE vi fifth_bits(std::uint32_t bits) {
   return ((each & static_cast<std::int32_t>(bits)) != 0) & 16;
 }
 
-// Codes [16 * half + first, …) of block `block` of the tile, a vector of them.
+// Codes [16 * half + first, …) of a block, a vector of them.
 template <DType type>
-PYKV_INLINE vf cell_codes(const std::byte* tile, const TileLayout& layout, std::size_t block, int half,
-                          int first) {
-  const std::byte* const codes = tile + layout.values_offset + block * code_bytes(type) + first;
-  if constexpr (type == DType::q8_0) {
-    return load_i8(codes + half * 16);
-  } else {
-    const vi nibbles = load_u8(codes) >> (4 * half);
-    if constexpr (!has_fifth_bits(type)) return nibble_value<type>(nibbles);
-    std::uint32_t fifth;
-    std::memcpy(&fifth, tile + layout.fifth_offset + block * 4, sizeof fifth);
-    const vi code = (nibbles & 15) | fifth_bits(fifth >> (16 * half + first));
-    return to_float(type == DType::q5_0 ? code - 16 : code);
-  }
+PYKV_INLINE vf cell_codes(const std::byte* codes, const std::byte* fifth, int half, int first) {
+  if constexpr (type == DType::q8_0) return load_i8(codes + half * 16 + first);
+  const vi nibbles = load_u8(codes + first) >> (4 * half);
+  if constexpr (!has_fifth_bits(type)) return nibble_value<type>(nibbles);
+  std::uint32_t bits;
+  std::memcpy(&bits, fifth, sizeof bits);
+  const vi code = (nibbles & 15) | fifth_bits(bits >> (16 * half + first));
+  return to_float(type == DType::q5_0 ? code - 16 : code);
 }
 
 // Elements [dim, dim + 16) of `count` cells from `cell` on; quantized types.
 template <DType type>
 void decode_cell_blocks(const std::byte* v_tile, const TileLayout& layout, std::uint32_t dim,
                         std::uint32_t cell, std::uint32_t count, float* tile) {
-  constexpr std::size_t kScales = has_minimum(type) ? 2 : 1;
+  constexpr std::size_t kScales = has_minimum(type) ? 4 : 2;  // bytes
   const std::size_t blocks = layout.dim / kBlock;
+  const std::size_t first = cell * blocks + dim / kBlock;
+  const std::byte* scales = v_tile + first * kScales;
+  const std::byte* fifth = v_tile + layout.fifth_offset + first * 4;
+  const std::byte* codes = v_tile + layout.values_offset + first * code_bytes(type);
   const int half = static_cast<int>(dim / kPanelWidth % 2);
-  for (std::size_t c = cell; c < cell + count; ++c, tile += kPanelWidth) {
-    const std::size_t block = c * blocks + dim / kBlock;
-    const std::byte* const scales = v_tile + block * kScales * 2;
+  for (std::uint32_t c = 0; c < count; ++c) {
     const vf d = splat(load_one_f16(scales));
     const vf m = has_minimum(type) ? splat(load_one_f16(scales + 2)) : vf{};
     PYKV_UNROLL
-    for (int v = 0; v < kVecs; ++v) {
-      const vf code = cell_codes<type>(v_tile, layout, block, half, v * kLanes);
-      store(tile + v * kLanes, scaled<type>(code, d, m));
-    }
+    for (int v = 0; v < kVecs; ++v)
+      store(tile + v * kLanes, scaled<type>(cell_codes<type>(codes, fifth, half, v * kLanes), d, m));
+    tile += kPanelWidth;
+    scales += blocks * kScales;
+    fifth += blocks * 4;
+    codes += blocks * code_bytes(type);
   }
 }
 
@@ -55,17 +54,19 @@ template <DType type>
 void decode_cell_values(const std::byte* v_tile, const TileLayout& layout, std::uint32_t dim,
                         std::uint32_t cell, std::uint32_t count, float* tile) {
   constexpr std::size_t kBytes = type == DType::f32 ? 4 : 2;
+  const std::size_t stride = layout.dim * kBytes;
   const std::uint32_t width = layout.dim - dim < kPanelWidth ? layout.dim - dim : kPanelWidth;
-  for (std::size_t c = cell; c < cell + count; ++c, tile += kPanelWidth) {
-    const std::byte* values = v_tile + layout.values_offset + (c * layout.dim + dim) * kBytes;
+  const std::byte* values = v_tile + layout.values_offset + cell * stride + dim * kBytes;
+  for (std::uint32_t c = 0; c < count; ++c, tile += kPanelWidth, values += stride) {
     std::byte padded[kPanelWidth * kBytes] = {};
+    const std::byte* from = values;
     if (width < kPanelWidth) {
       std::memcpy(padded, values, width * kBytes);
-      values = padded;
+      from = padded;
     }
     PYKV_UNROLL
     for (int v = 0; v < kVecs; ++v)
-      store(tile + v * kLanes, load_plain<type>(values + static_cast<std::size_t>(v * kLanes) * kBytes));
+      store(tile + v * kLanes, load_plain<type>(from + static_cast<std::size_t>(v * kLanes) * kBytes));
   }
 }
 

@@ -106,6 +106,9 @@ struct PartitionTask {
 
 struct Kernels {
   const char* name;
+  // In place, `blocks` times n elements, n a power of two from 16 on: the orthonormal
+  // Walsh-Hadamard transform, its own inverse. The same bits on every tier.
+  void (*hadamard)(float* x, std::uint32_t n, std::uint32_t blocks);
   // What attend() reads of the cache, as float32 tiles (bit-equal to decode_row).
   // Elements [k0, k0 + count) of a panel, 16 lanes each; multiples of 32, plain types of 2.
   void (*decode_panel)(const Panel& panel, std::uint32_t k0, std::uint32_t count, float* tile);

@@ -1,4 +1,5 @@
 #include <cstring>
+#include <utility>
 
 #include "kernels/kernels.h"
 #include "kernels/tier_macros.h"

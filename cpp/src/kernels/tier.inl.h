@@ -8,6 +8,7 @@
 #include "kernels/decode.inl.h"
 #include "kernels/decode_panel.inl.h"
 #include "kernels/decode_cells.inl.h"
+#include "kernels/hadamard.inl.h"
 #include "kernels/matrix.inl.h"
 #include "kernels/decode_weight.inl.h"
 #include "kernels/linear.inl.h"
@@ -18,6 +19,6 @@
 // clang-format on
 
 constexpr Kernels make_table(const char* name) {
-  return {name,   decode_panel, decode_cells, linear,   quantize, linear_int8,
-          attend, merge,        rms_norm,     silu_mul, add};
+  return {name,        hadamard, decode_panel, decode_cells, linear,   quantize,
+          linear_int8, attend,   merge,        rms_norm,     silu_mul, add};
 }

@@ -24,6 +24,14 @@ PYKV_INLINE vf load_i8(const std::byte* from) {
       _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(from)))));
 }
 
+PYKV_INLINE vi load_u8(const std::byte* from) {
+  return vi(_mm256_cvtepu8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(from))));
+}
+
+PYKV_INLINE vf load_bf16(const std::byte* from) {
+  return vf(vi(_mm256_cvtepu16_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from)))) << 16);
+}
+
 // table[low four bits of each word].
 constexpr bool kLookupIsCheap = false;
 PYKV_INLINE vf lookup(vi words, const float* table) {

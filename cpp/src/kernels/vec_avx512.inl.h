@@ -27,6 +27,15 @@ PYKV_INLINE vf load_i8(const std::byte* from) {
   return vf(_mm512_maskz_cvtepi32_ps(kAll, _mm512_maskz_cvtepi8_epi32(kAll, bytes)));
 }
 
+PYKV_INLINE vi load_u8(const std::byte* from) {
+  return vi(_mm512_maskz_cvtepu8_epi32(kAll, _mm_loadu_si128(reinterpret_cast<const __m128i*>(from))));
+}
+
+PYKV_INLINE vf load_bf16(const std::byte* from) {
+  const __m256i halves = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from));
+  return vf(vi(_mm512_maskz_cvtepu16_epi32(kAll, halves)) << 16);
+}
+
 // table[low four bits of each word]: one instruction, which is the mask, the offset and the
 // conversion of a 4-bit code.
 constexpr bool kLookupIsCheap = true;

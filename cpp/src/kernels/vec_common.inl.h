@@ -27,20 +27,6 @@ PYKV_INLINE std::int32_t load_int(const std::int8_t* from) {
   return word;
 }
 
-PYKV_INLINE vi load_u8(const std::byte* from) {
-  typedef std::uint8_t bytes __attribute__((vector_size(kLanes)));
-  bytes b;
-  std::memcpy(&b, from, sizeof b);
-  return __builtin_convertvector(b, vi);
-}
-
-PYKV_INLINE vf load_bf16(const std::byte* from) {
-  typedef std::uint16_t halves __attribute__((vector_size(2 * kLanes)));
-  halves h;
-  std::memcpy(&h, from, sizeof h);
-  return reinterpret_cast<vf>(__builtin_convertvector(h, vi) << 16);
-}
-
 PYKV_INLINE void store(float* to, vf v) { std::memcpy(to, &v, sizeof v); }
 PYKV_INLINE vf splat(float x) { return x - vf{}; }  // x + 0 would lose the sign of -0
 PYKV_INLINE vf to_float(vi v) { return __builtin_convertvector(v, vf); }

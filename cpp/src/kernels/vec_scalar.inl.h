@@ -41,6 +41,19 @@ PYKV_INLINE vf load_i8(const std::byte* from) {
   return __builtin_convertvector(bytes, vf);
 }
 
+PYKV_INLINE vi load_u8(const std::byte* from) {
+  std::int32_t word;
+  std::memcpy(&word, from, sizeof word);
+  return vi{word, word >> 8, word >> 16, word >> 24} & 255;
+}
+
+PYKV_INLINE vf load_bf16(const std::byte* from) {
+  typedef std::uint16_t half4 __attribute__((vector_size(8)));
+  half4 bits;
+  std::memcpy(&bits, from, sizeof bits);
+  return reinterpret_cast<vf>(__builtin_convertvector(bits, vi) << 16);
+}
+
 // table[low four bits of each word].
 constexpr bool kLookupIsCheap = false;
 PYKV_INLINE vf lookup(vi words, const float* table) {
