@@ -4,7 +4,7 @@
 
 Mean, median, 99th percentile and maximum of the Kullback-Leibler divergence in nats over
 the positions of a text, of pykv's distribution from that of the NumPy forward pass
-(tests/reference/llama_forward.py). For q8_0 also that of the NumPy pass with K and V
+(tests/reference/decoder_forward.py). For q8_0 also that of the NumPy pass with K and V
 rounded to q8_0: what the storage alone costs. Exits 3 if the mean at f32 exceeds 1e-5.
 """
 
@@ -21,7 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pykv import _core
-from tests.reference.llama_forward import LlamaReference, log_softmax, through_q8_0
+from tests.reference.decoder_forward import DecoderReference, log_softmax, through_q8_0
 
 ROOT = Path(__file__).resolve().parents[1]
 TARGETS = {"f32": 1e-5}
@@ -89,7 +89,7 @@ def table_rows(
 def measure(path: Path, tokens: Sequence[int], types: Sequence[str]) -> list[dict[str, Any]]:
     backend = _core.Backend()
     model = _core.Model(_core.GgufFile(path), backend)
-    reference = LlamaReference(path)
+    reference = DecoderReference(path)
     exact = reference.logits(tokens)
     rows = []
     for kv_type in types:

@@ -498,7 +498,7 @@ class GgufTensor:
 
 class GgufFile:
     """
-    Read-only view of a GGUF file (version 2 or 3). Raises CorruptModel, UnsupportedModel, or Error if it cannot be opened.
+    Read-only view of a GGUF file (version 2 or 3), or of all parts of a split model if path is one of them. Raises CorruptModel, UnsupportedModel, or Error if a file cannot be opened.
     """
     def __init__(self, path: os.PathLike | str | bytes) -> None: ...
     def array_size(self, key: str) -> int | None:
@@ -547,7 +547,12 @@ class Model:
     """
     A decoder that runs on the cache. Raises UnsupportedModel (naming the architecture, feature or tensor type), CorruptModel, OutOfMemory.
     """
-    def __init__(self, gguf: GgufFile, backend: Backend) -> None: ...
+    def __init__(
+        self, gguf: GgufFile, backend: Backend, *, precision: str = "exact", context: int = 0
+    ) -> None:
+        """
+        precision: "exact" multiplies with float32 activations, "fast" with 8-bit ones where there are kernels for it. context: tokens that no sequence will exceed; 0, or more than trained: the trained context.
+        """
     def forward(
         self, step: Step, tokens: typing.Any, logit_rows: typing.Any
     ) -> numpy.typing.NDArray[numpy.float32]:

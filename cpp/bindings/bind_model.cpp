@@ -71,8 +71,8 @@ void bind_gguf(py::module_& m) {
 
   py::class_<GgufFile>(
       m, "GgufFile",
-      "Read-only view of a GGUF file (version 2 or 3). Raises CorruptModel, UnsupportedModel, "
-      "or Error if it cannot be opened.")
+      "Read-only view of a GGUF file (version 2 or 3), or of all parts of a split model if path is one "
+      "of them. Raises CorruptModel, UnsupportedModel, or Error if a file cannot be opened.")
       .def(py::init([](const std::filesystem::path& path) { return GgufFile(path.string()); }),
            py::arg("path"))
       .def_property_readonly("path", [](const GgufFile& f) { return std::filesystem::path(f.path()); })
@@ -92,7 +92,8 @@ void bind_gguf(py::module_& m) {
           [](const GgufFile& f, const std::string& key) { return to_array(f.float_array(key)); },
           py::arg("key"), "float32 array; CorruptModel if absent or of another kind.")
       .def("tensors", &GgufFile::tensors, "Descriptions of all tensors in file order.")
-      .def("drop_pages", &GgufFile::drop_pages, "Lets the system reuse the mapped memory.");
+      .def("drop_pages", py::overload_cast<>(&GgufFile::drop_pages, py::const_),
+           "Lets the system reuse the mapped memory.");
 }
 
 py::dict config_dict(const ModelConfig& config) {
@@ -107,9 +108,14 @@ py::dict config_dict(const ModelConfig& config) {
   out["head_dim"] = config.head_dim;
   out["vocab"] = config.vocab;
   out["context"] = config.context;
+  out["precision"] = precision_name(config.precision);
   out["norm_epsilon"] = config.norm_epsilon;
+  out["attention_scale"] = config.attention_scale;
+  out["logit_scale"] = config.logit_scale;
   out["rope_dims"] = config.rope.dims;
   out["rope_base"] = config.rope.base;
+  out["rope_frequencies"] = config.rope.frequencies;
+  out["rope_magnitude"] = config.rope_magnitude;
   return out;
 }
 
@@ -134,11 +140,18 @@ void bind_decoder(py::module_& m) {
       m, "Model",
       "A decoder that runs on the cache. Raises UnsupportedModel (naming the architecture, feature or "
       "tensor type), CorruptModel, OutOfMemory.")
-      .def(py::init([](const GgufFile& gguf, Backend& backend) {
+      .def(py::init([](const GgufFile& gguf, Backend& backend, const std::string& precision,
+                       const PyInt& context) {
+             const ModelOptions options{parse_precision(precision),
+                                        to_int<std::uint32_t>(context, "[Model] context")};
              const py::gil_scoped_release unlocked;
-             return std::make_unique<Model>(gguf, backend);
+             return std::make_unique<Model>(gguf, backend, options);
            }),
-           py::arg("gguf"), py::arg("backend"), py::keep_alive<1, 3>())
+           py::arg("gguf"), py::arg("backend"), py::kw_only(), py::arg("precision") = "exact",
+           py::arg("context") = 0, py::keep_alive<1, 3>(),
+           "precision: \"exact\" multiplies with float32 activations, \"fast\" with 8-bit ones where "
+           "there are kernels for it. context: tokens that no sequence will exceed; 0, or more than "
+           "trained: the trained context.")
       .def_property_readonly(
           "config", [](const Model& model) { return config_dict(model.config()); },
           "Numbers of the model, by the names of ModelConfig.")

@@ -1,4 +1,5 @@
-// The llama configuration: what is read, and what is refused by name.
+// The configuration of a decoder: what is read, and what is refused by name.
+#include <cmath>
 #include <functional>
 #include <limits>
 #include <map>
@@ -103,7 +104,7 @@ TEST(an_unknown_architecture_is_named_with_the_supported_ones) {
 
 TEST(values_that_do_not_fit_together) {
   const std::map<std::string, std::vector<Number>> wrong{
-      {"llama.block_count", {0, 2, 0xffffffffU}},       {"llama.context_length", {0, 0x80000000U}},
+      {"llama.block_count", {0, 11, 0xffffffffU}},      {"llama.context_length", {0, 0x80000000U}},
       {"llama.embedding_length", {0, 0xffffffffU}},     {"llama.feed_forward_length", {0, 0xffffffffU}},
       {"llama.attention.head_count", {0, 0xffffffffU}}, {"llama.attention.head_count_kv", {0, 3, 4}},
       {"llama.rope.dimension_count", {7, 10}},          {"llama.vocab_size", {19, 21}},
@@ -123,7 +124,7 @@ TEST(features_that_would_change_the_result_are_refused_by_name) {
     CHECK(contains(refusal([&](Header& h) { h.numbers[key] = 4; }), key));
     read([&](Header& h) { h.numbers[key] = 0; });
   }
-  CHECK(contains(refusal([](Header& h) { h.floats["llama.attention.scale"] = 0.5F; }), "attention.scale"));
+  CHECK(contains(refusal([](Header& h) { h.floats["llama.residual_scale"] = 0.5F; }), "residual_scale"));
   CHECK(contains(refusal([](Header& h) { h.flags["llama.attention.causal"] = false; }), "causal"));
   CHECK(contains(refusal([](Header& h) {
                    h.numbers.erase("llama.attention.head_count_kv");
@@ -139,17 +140,62 @@ TEST(features_that_would_change_the_result_are_refused_by_name) {
                  "layer"));
 }
 
-TEST(only_plain_rope) {
-  const auto scaling = [](const char* type, float factor) {
-    return [=](Header& h) {
-      if (*type != '\0') h.texts["llama.rope.scaling.type"] = type;
-      h.floats["llama.rope.scaling.factor"] = factor;
-    };
+TEST(scales_have_defaults_and_can_be_given) {
+  const ModelConfig plain = read([](Header&) {});
+  CHECK(plain.attention_scale == 1.0F / std::sqrt(8.0F) && plain.logit_scale == 1.0F);
+  const ModelConfig given = read([](Header& h) {
+    h.floats["llama.attention.scale"] = 0.5F;
+    h.floats["llama.logit_scale"] = 2.0F;
+  });
+  CHECK(given.attention_scale == 0.5F && given.logit_scale == 2.0F);
+}
+
+namespace {
+
+std::function<void(Header&)> scaling(const char* type, float factor) {
+  return [=](Header& h) {
+    if (*type != '\0') h.texts["llama.rope.scaling.type"] = type;
+    h.floats["llama.rope.scaling.factor"] = factor;
   };
-  read(scaling("none", 8.0F));
-  read(scaling("linear", 1.0F));
-  read(scaling("", 0.0F));
-  CHECK(contains(refusal(scaling("", 4.0F)), "linear"));
-  CHECK(contains(refusal(scaling("linear", 4.0F)), "linear"));
-  CHECK(contains(refusal(scaling("yarn", 1.0F)), "yarn"));
+}
+
+}  // namespace
+
+TEST(rope_without_scaling_has_no_frequencies_of_its_own) {
+  for (const auto& change : {scaling("none", 8.0F), scaling("linear", 1.0F), scaling("", 0.0F)}) {
+    const ModelConfig config = read(change);
+    CHECK(config.rope.frequencies.empty() && config.rope_magnitude == 1.0F);
+  }
+}
+
+TEST(linear_scaling_divides_frequencies) {
+  for (const auto& change : {scaling("", 4.0F), scaling("linear", 4.0F)}) {
+    const ModelConfig config = read(change);
+    CHECK(config.rope.frequencies.size() == 4 && config.rope.frequencies[0] == 0.25F);
+    CHECK(config.rope_magnitude == 1.0F);
+  }
+}
+
+// By hand, of base 5000, 8 elements and an original context of 128: pair 0 turns 20 times in it
+// and pair 1 2.4 times, so that the ramp from 32 turns to 1 begins at pair 0 and ends at pair 2.
+TEST(yarn_keeps_fast_pairs_and_divides_slow_ones) {
+  const ModelConfig config = read(scaling("yarn", 4.0F));
+  const auto plain = [](int pair) { return std::pow(5000.0, -0.25 * pair); };
+  CHECK(std::abs(config.rope.frequencies[0] - 1.0F) < 1e-6F);
+  CHECK(std::abs(config.rope.frequencies[1] / plain(1) - (0.5 + 0.5 / 4)) < 1e-6);
+  CHECK(std::abs(config.rope.frequencies[2] / plain(2) - 0.25) < 1e-6);
+  CHECK(std::abs(config.rope.frequencies[3] / plain(3) - 0.25) < 1e-6);
+  CHECK(std::abs(config.rope_magnitude - (0.1 * std::log(4.0) + 1.0)) < 1e-6);
+}
+
+TEST(unknown_scaling_is_refused_by_name) {
+  CHECK(contains(refusal(scaling("dynamic", 4.0F)), "'dynamic'"));
+  CHECK(contains(refusal(scaling("longrope", 4.0F)), "longrope with a rope.scaling.factor"));
+}
+
+TEST(a_smaller_context_may_be_asked_for) {
+  const TempFile temp(Header{}.bytes());
+  const pykv::GgufFile file(temp.path());
+  CHECK(pykv::read_model_config(file, {.context = 100}).context == 100);
+  CHECK(pykv::read_model_config(file, {.context = 1000}).context == 128);
 }

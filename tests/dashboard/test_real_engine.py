@@ -19,7 +19,7 @@ from pykv.dashboard.tuning import FIELDS, check
 from tests.dashboard.conftest import CHEAP, Admin, Browser, ManualClock
 from tests.dashboard.fake_client import first_snapshot
 from tests.dashboard.test_metrics import samples, scrape, value
-from tests.reference.gguf_files import write_tiny_llama
+from tests.reference.gguf_files import write_tiny_model
 
 CELLS = 1024
 COMMON = list(range(40, 140))
@@ -27,7 +27,7 @@ COMMON = list(range(40, 140))
 
 @pytest.fixture(scope="module")
 def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_tiny_llama(tmp_path_factory.mktemp("model") / "tiny.gguf")
+    return write_tiny_model(tmp_path_factory.mktemp("model") / "tiny.gguf")
 
 
 @pytest.fixture

@@ -6,26 +6,26 @@ from pathlib import Path
 import pytest
 
 from tests.model.machine import Machine
-from tests.reference.gguf_files import TinyLlama, write_tiny_llama
+from tests.reference.gguf_files import TinyModel, write_tiny_model
 
 
 @pytest.fixture(scope="session")
-def tiny_path(tmp_path_factory: pytest.TempPathFactory) -> Callable[[TinyLlama], Path]:
+def tiny_path(tmp_path_factory: pytest.TempPathFactory) -> Callable[[TinyModel], Path]:
     """Path of the file of a spec, written once."""
     folder = tmp_path_factory.mktemp("tiny")
-    written: dict[TinyLlama, Path] = {}
+    written: dict[TinyModel, Path] = {}
 
-    def path(spec: TinyLlama) -> Path:
+    def path(spec: TinyModel) -> Path:
         if spec not in written:
-            written[spec] = write_tiny_llama(folder / f"{len(written)}.gguf", spec)
+            written[spec] = write_tiny_model(folder / f"{len(written)}.gguf", spec)
         return written[spec]
 
     return path
 
 
 @pytest.fixture(scope="module")
-def tiny(tiny_path: Callable[[TinyLlama], Path]) -> Machine:
-    return Machine(tiny_path(TinyLlama()))
+def tiny(tiny_path: Callable[[TinyModel], Path]) -> Machine:
+    return Machine(tiny_path(TinyModel()))
 
 
 @pytest.fixture(scope="session")

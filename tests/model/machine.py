@@ -26,10 +26,12 @@ class Machine:
         threads: int = 2,
         isa: str = "auto",
         cells: int = 4096,
+        context: int = 0,
+        precision: str = "exact",
     ) -> None:
         self.gguf = _core.GgufFile(path)
         self.backend = _core.Backend(threads=threads, isa=isa)
-        self.model = _core.Model(self.gguf, self.backend)
+        self.model = _core.Model(self.gguf, self.backend, context=context, precision=precision)
         self.cells = cells
         self.cache = self.make_cache(type_k, type_v)
 

@@ -12,19 +12,19 @@ import pytest
 
 from pykv import _core
 from tests.model.machine import Machine, random_tokens
-from tests.reference.gguf_files import TinyLlama
-from tests.reference.llama_forward import LlamaReference
+from tests.reference.decoder_forward import DecoderReference
+from tests.reference.gguf_files import TinyModel
 
-TinyPath = Callable[[TinyLlama], Path]
+TinyPath = Callable[[TinyModel], Path]
 
 SPECS = {
-    **{kind: TinyLlama(weight_type=kind) for kind in ("F32", "F16", "Q8_0", "Q4_1")},
-    "quantized embedding": TinyLlama(weight_type="Q4_1", embedding_type="Q8_0"),
-    "untied": TinyLlama(weight_type="Q8_0", embedding_type="F16", tied=False),
-    "a KV head per head": TinyLlama(kv_heads=4),
-    "one KV head": TinyLlama(kv_heads=1, heads=8),
-    "heads fill the width": TinyLlama(width=128, heads=4, head_dim=32, rope_base=100000.0),
-    "wide heads": TinyLlama(heads=2, kv_heads=1, head_dim=256),
+    **{kind: TinyModel(weight_type=kind) for kind in ("F32", "F16", "Q8_0", "Q4_1")},
+    "quantized embedding": TinyModel(weight_type="Q4_1", embedding_type="Q8_0"),
+    "untied": TinyModel(weight_type="Q8_0", embedding_type="F16", tied=False),
+    "a KV head per head": TinyModel(kv_heads=4),
+    "one KV head": TinyModel(kv_heads=1, heads=8),
+    "heads fill the width": TinyModel(width=128, heads=4, head_dim=32, rope_base=100000.0),
+    "wide heads": TinyModel(heads=2, kv_heads=1, head_dim=256),
 }
 
 
@@ -37,29 +37,29 @@ def test_logits_equal_the_reference(tiny_path: TinyPath, name: str) -> None:
     path = tiny_path(SPECS[name])
     machine = Machine(path)
     tokens = random_tokens(300, machine.vocab, seed=2)  # crosses a partition of 256 positions
-    expected = LlamaReference(path, np.float64).logits(tokens)
+    expected = DecoderReference(path, np.float64).logits(tokens)
     assert relative_error(machine.cold(tokens), expected) <= 1e-4
 
 
 @pytest.mark.parametrize(("kv_type", "bound"), [("f32", 1e-4), ("f16", 3e-3), ("q8_0", 6e-2)])
 def test_stored_precision_bounds_the_error(tiny_path: TinyPath, kv_type: str, bound: float) -> None:
-    path = tiny_path(TinyLlama())
+    path = tiny_path(TinyModel())
     machine = Machine(path, type_k=kv_type, type_v=kv_type)
     tokens = random_tokens(300, machine.vocab, seed=3)
-    expected = LlamaReference(path, np.float64).logits(tokens)
+    expected = DecoderReference(path, np.float64).logits(tokens)
     assert relative_error(machine.cold(tokens), expected) <= bound
 
 
 @pytest.mark.parametrize("isa", ["scalar", "avx2", "avx512"])
 def test_every_instruction_set_equals_the_reference(tiny_path: TinyPath, isa: str) -> None:
-    path = tiny_path(TinyLlama(weight_type="Q4_1"))
+    path = tiny_path(TinyModel(weight_type="Q4_1"))
     if isa not in _core.Backend.available_isas():
         with pytest.raises(_core.Error, match=isa):
             _core.Backend(isa=isa)
         return
     machine = Machine(path, isa=isa)
     tokens = random_tokens(40, machine.vocab, seed=4)
-    expected = LlamaReference(path, np.float64).logits(tokens)
+    expected = DecoderReference(path, np.float64).logits(tokens)
     assert relative_error(machine.cold(tokens), expected) <= 1e-4
 
 
@@ -133,7 +133,7 @@ def test_tokens_that_are_no_integers(tiny: Machine) -> None:
 
 
 def test_a_step_of_another_cache_is_refused(tiny: Machine, tiny_path: TinyPath) -> None:
-    stranger = Machine(tiny_path(TinyLlama(head_dim=64)))
+    stranger = Machine(tiny_path(TinyModel(head_dim=64)))
     step = stranger.begin(stranger.cache.create(), [1])
     with pytest.raises(_core.InvalidArgument, match="another backend"):
         tiny.model.forward(step, [1], [0])

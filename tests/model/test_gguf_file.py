@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from pykv import _core
-from tests.reference.gguf_files import TinyLlama, write_tiny_llama
+from tests.reference.gguf_files import TinyModel, write_tiny_model
 
 
 def check_against_package(path: Path) -> None:
@@ -39,17 +39,17 @@ def check_against_package(path: Path) -> None:
 
 @pytest.mark.parametrize("kind", ["F32", "F16", "Q8_0", "Q4_1"])
 def test_tiny_files_read_as_the_package_reads_them(
-    tiny_path: Callable[[TinyLlama], Path], kind: str
+    tiny_path: Callable[[TinyModel], Path], kind: str
 ) -> None:
-    check_against_package(tiny_path(TinyLlama(weight_type=kind, embedding_type=kind)))
+    check_against_package(tiny_path(TinyModel(weight_type=kind, embedding_type=kind)))
 
 
 def test_the_real_file_reads_as_the_package_reads_it(smollm2_path: Path) -> None:
     check_against_package(smollm2_path)
 
 
-def test_values_have_python_types(tiny_path: Callable[[TinyLlama], Path]) -> None:
-    file = _core.GgufFile(str(tiny_path(TinyLlama())))
+def test_values_have_python_types(tiny_path: Callable[[TinyModel], Path]) -> None:
+    file = _core.GgufFile(str(tiny_path(TinyModel())))
     assert file.version == 3
     assert file.size == os.path.getsize(file.path)
     assert file.scalar("llama.block_count") == 2
@@ -66,7 +66,7 @@ def test_values_have_python_types(tiny_path: Callable[[TinyLlama], Path]) -> Non
 
 
 def test_text_that_is_not_utf8_is_an_error_not_a_broken_str(tmp_path: Path) -> None:
-    path = write_tiny_llama(tmp_path / "model.gguf")
+    path = write_tiny_model(tmp_path / "model.gguf")
     path.write_bytes(path.read_bytes().replace(b"<|im_start|>", b"<|im_st\xffrt|>"))
     file = _core.GgufFile(path)
     with pytest.raises(_core.CorruptModel, match=r"element 1 of .*tokens.* is not valid UTF-8"):
@@ -107,6 +107,6 @@ def test_a_path_with_odd_characters(tmp_path: Path) -> None:
     odd = tmp_path / "odd\nnäme\udcff.gguf"
     with pytest.raises(_core.Error, match=r"odd\\x0anäme\\xff.gguf"):
         _core.GgufFile(odd)
-    write_tiny_llama(tmp_path / "model.gguf")
+    write_tiny_model(tmp_path / "model.gguf")
     shutil.move(tmp_path / "model.gguf", odd)
     assert _core.GgufFile(odd).path == odd

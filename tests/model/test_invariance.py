@@ -12,20 +12,20 @@ import numpy as np
 import pytest
 
 from tests.model.machine import Logits, Machine, random_tokens
-from tests.reference.gguf_files import TinyLlama
+from tests.reference.gguf_files import TinyModel
 
 KINDS = ["f32", "f16", "q8_0", "q8_0/f16", "smollm2"]
 
 
 @pytest.fixture(scope="module", params=KINDS)
 def machine(
-    request: pytest.FixtureRequest, tiny_path: Callable[[TinyLlama], Path]
+    request: pytest.FixtureRequest, tiny_path: Callable[[TinyModel], Path]
 ) -> Iterator[Machine]:
     if request.param == "smollm2":
         made = request.getfixturevalue("smollm2")
     else:
         type_k, _, type_v = request.param.partition("/")
-        spec = TinyLlama(weight_type="Q4_1", embedding_type="Q8_0")
+        spec = TinyModel(weight_type="Q4_1", embedding_type="Q8_0")
         made = Machine(tiny_path(spec), type_k=type_k, type_v=type_v or type_k)
     made.cache.reset_prefixes()
     yield made

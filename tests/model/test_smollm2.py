@@ -11,7 +11,7 @@ import pytest
 
 from benchmarks.precision import divergence
 from tests.model.machine import Machine
-from tests.reference.llama_forward import LlamaReference, log_softmax
+from tests.reference.decoder_forward import DecoderReference, log_softmax
 
 # Nats between the golden best two, from which on the best one must agree: closer ones
 # are within the difference between llama.cpp's arithmetic and exact arithmetic.
@@ -57,7 +57,7 @@ def text(golden: list[dict[str, Any]]) -> list[int]:
 
 @pytest.fixture(scope="module")
 def exact(smollm2_path: Path, text: list[int]) -> npt.NDArray[np.floating[Any]]:
-    return LlamaReference(smollm2_path).logits(text)
+    return DecoderReference(smollm2_path).logits(text)
 
 
 # q8_0: NumPy with K and V rounded to q8_0 gives 1.8e-3 (docs/precision.md).

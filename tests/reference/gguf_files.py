@@ -1,4 +1,4 @@
-"""Writes small random llama GGUF files with the `gguf` package, for tests.
+"""Writes small random GGUF files of every architecture with the `gguf` package, for tests.
 
 They carry a byte-level BPE vocabulary and a chat template, so that tokenizer, engine and
 server run on them like on a real model. `header_fields` lists where every count, length,
@@ -31,9 +31,10 @@ MERGES = (
 
 
 @dataclass(frozen=True)
-class TinyLlama:
+class TinyModel:
     """Shape and storage of a tiny model; the defaults suit every KV type."""
 
+    architecture: str = "llama"
     layers: int = 2
     width: int = 64
     heads: int = 4
@@ -42,10 +43,14 @@ class TinyLlama:
     feed_forward: int = 96
     context: int = 1024
     rope_base: float = 10000.0
-    weight_type: str = "F32"  # of the matrices: F32, F16, Q8_0, Q4_1
+    rope_dims: int = 0  # 0: the whole head
+    rope_factors: str = ""  # tensors of divisors: "freqs" (llama3) or "long_short" (longrope)
+    metadata: tuple[tuple[str, str | float | int], ...] = ()  # more keys, without prefix
+    weight_type: str = "F32"  # of the matrices: a name of gguf.GGMLQuantizationType
     embedding_type: str = "F32"
     tied: bool = True
-    extra_tensor: str = ""  # name of a vector that no llama model has
+    biases: tuple[str, ...] = ()  # "qkv", "output", "ffn"; qwen2 always has the first
+    extra_tensor: str = ""  # name of a vector that no model has
     seed: int = 1
 
 
@@ -61,12 +66,11 @@ def vocabulary() -> list[str]:
     return [*SPECIAL_TOKENS, *byte_alphabet(), *(merge.replace(" ", "") for merge in MERGES)]
 
 
-def write_tiny_llama(path: str | Path, spec: TinyLlama | None = None) -> Path:
+def write_tiny_model(path: str | Path, spec: TinyModel | None = None) -> Path:
     """Writes the model `spec` describes to `path`; the same spec gives the same bytes."""
-    spec = spec or TinyLlama()
-    writer = gguf.GGUFWriter(path, "llama")
-    _add_metadata(writer, spec)
-    _add_tensors(writer, spec)
+    spec = spec or TinyModel()
+    writer = gguf.GGUFWriter(path, spec.architecture)
+    add_model(writer, spec)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
@@ -74,8 +78,14 @@ def write_tiny_llama(path: str | Path, spec: TinyLlama | None = None) -> Path:
     return Path(path)
 
 
-def _add_metadata(writer: gguf.GGUFWriter, spec: TinyLlama) -> None:
-    tokens = vocabulary()
+def add_model(writer: gguf.GGUFWriter, spec: TinyModel) -> None:
+    """Metadata and tensors of the model."""
+    _add_metadata(writer, spec)
+    _add_vocabulary(writer)
+    _Tensors(writer, spec).add_all()
+
+
+def _add_metadata(writer: gguf.GGUFWriter, spec: TinyModel) -> None:
     writer.add_name("tiny")
     writer.add_block_count(spec.layers)
     writer.add_context_length(spec.context)
@@ -86,9 +96,21 @@ def _add_metadata(writer: gguf.GGUFWriter, spec: TinyLlama) -> None:
     if spec.heads * spec.head_dim != spec.width:
         writer.add_key_length(spec.head_dim)
         writer.add_value_length(spec.head_dim)
-    writer.add_rope_dimension_count(spec.head_dim)
+    writer.add_rope_dimension_count(spec.rope_dims or spec.head_dim)
     writer.add_rope_freq_base(spec.rope_base)
     writer.add_layer_norm_rms_eps(1e-5)
+    for key, value in spec.metadata:
+        name = f"{spec.architecture}.{key}"
+        if isinstance(value, str):
+            writer.add_string(name, value)
+        elif isinstance(value, float):
+            writer.add_float32(name, value)
+        else:
+            writer.add_uint32(name, value)
+
+
+def _add_vocabulary(writer: gguf.GGUFWriter) -> None:
+    tokens = vocabulary()
     writer.add_vocab_size(len(tokens))
     writer.add_tokenizer_model("gpt2")
     writer.add_tokenizer_pre("smollm")
@@ -102,37 +124,83 @@ def _add_metadata(writer: gguf.GGUFWriter, spec: TinyLlama) -> None:
     writer.add_chat_template(CHAT_TEMPLATE)
 
 
-def _add_tensors(writer: gguf.GGUFWriter, spec: TinyLlama) -> None:
-    rng = np.random.default_rng(spec.seed)
+class _Tensors:
+    """Adds random tensors, in the order and with the names of the architecture."""
 
-    def add(name: str, rows: int, columns: int, kind: str, scale: float = 1.0) -> None:
-        values = rng.normal(0.0, scale / np.sqrt(columns), (rows, columns)).astype(np.float32)
+    def __init__(self, writer: gguf.GGUFWriter, spec: TinyModel) -> None:
+        self.writer = writer
+        self.spec = spec
+        self.rng = np.random.default_rng(spec.seed)
+
+    def add_all(self) -> None:
+        spec, vocab = self.spec, len(vocabulary())
+        self.matrix("token_embd", vocab, spec.width, spec.embedding_type, scale=4.0)
+        for layer in range(spec.layers):
+            self.add_layer(f"blk.{layer}.")
+        self.gain("output_norm", spec.width)
+        if not spec.tied:
+            self.matrix("output", vocab, spec.width, spec.weight_type, scale=4.0)
+        pairs = (spec.rope_dims or spec.head_dim) // 2
+        names = {"freqs": ["rope_freqs"], "long_short": ["rope_factors_long", "rope_factors_short"]}
+        for name in names.get(spec.rope_factors, []):
+            values = self.rng.uniform(1.0, 9.0, pairs).astype(np.float32)
+            self.writer.add_tensor(f"{name}.weight", values)
+        if spec.extra_tensor:
+            self.gain(spec.extra_tensor, spec.width, suffix="")
+
+    def add_layer(self, block: str) -> None:
+        spec = self.spec
+        if spec.architecture != "olmo2":
+            self.gain(block + "attn_norm", spec.width)
+        self.add_attention(block)
+        if spec.architecture == "olmo2":
+            self.gain(block + "post_attention_norm", spec.width)
+        else:
+            self.gain(block + "ffn_norm", spec.width)
+        self.add_feed_forward(block)
+        if spec.architecture == "olmo2":
+            self.gain(block + "post_ffw_norm", spec.width)
+
+    def add_attention(self, block: str) -> None:
+        spec, width = self.spec, self.spec.width
+        attention, kv = spec.heads * spec.head_dim, spec.kv_heads * spec.head_dim
+        biased = "qkv" in spec.biases or spec.architecture == "qwen2"
+        if spec.architecture == "phi3":
+            self.dense(block + "attn_qkv", attention + 2 * kv, width, biased, scale=1.5)
+        else:
+            self.dense(block + "attn_q", attention, width, biased, scale=2.0)
+            self.dense(block + "attn_k", kv, width, biased, scale=2.0)
+            self.dense(block + "attn_v", kv, width, biased)
+        if spec.architecture in ("olmo2", "qwen3"):
+            whole = spec.architecture == "olmo2"
+            self.gain(block + "attn_q_norm", attention if whole else spec.head_dim)
+            self.gain(block + "attn_k_norm", kv if whole else spec.head_dim)
+        self.dense(block + "attn_output", width, attention, "output" in spec.biases)
+
+    def add_feed_forward(self, block: str) -> None:
+        spec, width, inner = self.spec, self.spec.width, self.spec.feed_forward
+        biased = "ffn" in spec.biases
+        if spec.architecture == "phi3":
+            self.dense(block + "ffn_up", 2 * inner, width, biased)
+        else:
+            self.dense(block + "ffn_gate", inner, width, biased)
+            self.dense(block + "ffn_up", inner, width, biased)
+        self.dense(block + "ffn_down", width, inner, biased)
+
+    def dense(self, name: str, rows: int, columns: int, biased: bool, scale: float = 1.0) -> None:
+        self.matrix(name, rows, columns, self.spec.weight_type, scale)
+        if biased:
+            self.writer.add_tensor(f"{name}.bias", self.rng.normal(0, 0.5, rows).astype(np.float32))
+
+    def matrix(self, name: str, rows: int, columns: int, kind: str, scale: float = 1.0) -> None:
+        values = self.rng.normal(0.0, scale / np.sqrt(columns), (rows, columns)).astype(np.float32)
         quantization = gguf.GGMLQuantizationType[kind]
-        writer.add_tensor(name, gguf.quantize(values, quantization), raw_dtype=quantization)
+        data = gguf.quantize(values, quantization)
+        self.writer.add_tensor(f"{name}.weight", data, raw_dtype=quantization)
 
-    def add_gain(name: str) -> None:
-        gains = rng.uniform(0.5, 1.5, spec.width).astype(np.float32)
-        writer.add_tensor(name, gains)
-
-    vocab = len(vocabulary())
-    attention, kv = spec.heads * spec.head_dim, spec.kv_heads * spec.head_dim
-    add("token_embd.weight", vocab, spec.width, spec.embedding_type, scale=4.0)
-    for layer in range(spec.layers):
-        block = f"blk.{layer}."
-        add_gain(block + "attn_norm.weight")
-        add(block + "attn_q.weight", attention, spec.width, spec.weight_type, scale=2.0)
-        add(block + "attn_k.weight", kv, spec.width, spec.weight_type, scale=2.0)
-        add(block + "attn_v.weight", kv, spec.width, spec.weight_type)
-        add(block + "attn_output.weight", spec.width, attention, spec.weight_type)
-        add_gain(block + "ffn_norm.weight")
-        add(block + "ffn_gate.weight", spec.feed_forward, spec.width, spec.weight_type)
-        add(block + "ffn_up.weight", spec.feed_forward, spec.width, spec.weight_type)
-        add(block + "ffn_down.weight", spec.width, spec.feed_forward, spec.weight_type)
-    add_gain("output_norm.weight")
-    if not spec.tied:
-        add("output.weight", vocab, spec.width, spec.weight_type, scale=4.0)
-    if spec.extra_tensor:
-        add_gain(spec.extra_tensor)
+    def gain(self, name: str, width: int, suffix: str = ".weight") -> None:
+        gains = self.rng.uniform(0.5, 1.5, width).astype(np.float32)
+        self.writer.add_tensor(name + suffix, gains)
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ import pytest
 from pykv.engine import GenerateRequest, generate_blocking
 from pykv.runtime import Runtime, RuntimeOptions
 from pykv.server import create_app
-from tests.reference.gguf_files import TinyLlama, write_tiny_llama
+from tests.reference.gguf_files import TinyModel, write_tiny_model
 from tests.server.fakes import events_of, served, wait_until
 
 PROMPT = "The cat sat on the mat and in the end it was a fine thing to be on."
@@ -23,7 +23,7 @@ LONG = 32768
 
 @pytest.fixture(scope="module")
 def model_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_tiny_llama(tmp_path_factory.mktemp("model") / "tiny.gguf")
+    return write_tiny_model(tmp_path_factory.mktemp("model") / "tiny.gguf")
 
 
 def open_runtime(path: Path, **options: Any) -> Runtime:
@@ -46,7 +46,7 @@ def http(runtime: Runtime) -> Iterator[httpx.Client]:
 @pytest.fixture
 def long(tmp_path: Path) -> Iterator[tuple[httpx.Client, Runtime]]:
     """A model that goes on for thousands of tokens, for requests that must still run later on."""
-    path = write_tiny_llama(tmp_path / "long.gguf", TinyLlama(context=LONG, seed=2))
+    path = write_tiny_model(tmp_path / "long.gguf", TinyModel(context=LONG, seed=2))
     with (
         open_runtime(path, ctx_size=LONG) as runtime,
         served(create_app(runtime)) as url,

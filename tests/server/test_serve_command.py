@@ -15,7 +15,7 @@ import httpx
 import pytest
 
 from pykv.cli.main import main
-from tests.reference.gguf_files import TinyLlama, write_tiny_llama
+from tests.reference.gguf_files import TinyModel, write_tiny_model
 
 ROOT = Path(__file__).resolve().parents[2]
 LONG = 32768
@@ -24,8 +24,8 @@ LONG = 32768
 
 @pytest.fixture(scope="module")
 def model_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    spec = TinyLlama(context=LONG)
-    return write_tiny_llama(tmp_path_factory.mktemp("model") / "tiny.gguf", spec)
+    spec = TinyModel(context=LONG)
+    return write_tiny_model(tmp_path_factory.mktemp("model") / "tiny.gguf", spec)
 
 
 @pytest.fixture(autouse=True)

@@ -9,12 +9,12 @@ from pykv import _core
 from pykv.bench import batched
 from pykv.bench.batched import MARKDOWN_HEAD, BatchedBench, BatchedOptions, BatchedRow, markdown
 from pykv.cli.main import main
-from tests.reference.gguf_files import write_tiny_llama
+from tests.reference.gguf_files import write_tiny_model
 
 
 @pytest.fixture(scope="module")
 def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_tiny_llama(tmp_path_factory.mktemp("bench") / "tiny.gguf")
+    return write_tiny_model(tmp_path_factory.mktemp("bench") / "tiny.gguf")
 
 
 def measure(model: Path, **changes: object) -> list[BatchedRow]:

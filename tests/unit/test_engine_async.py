@@ -10,13 +10,13 @@ import pytest
 
 from pykv import _core
 from pykv.engine import AsyncEngine, GenerateRequest, Generation, generate_blocking
-from tests.reference.gguf_files import write_tiny_llama
+from tests.reference.gguf_files import write_tiny_model
 from tests.unit.engine_machine import EngineMachine, solo
 
 
 @pytest.fixture(scope="session")
 def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_tiny_llama(tmp_path_factory.mktemp("engine") / "tiny.gguf")
+    return write_tiny_model(tmp_path_factory.mktemp("engine") / "tiny.gguf")
 
 
 def greedy(prompt: list[int], max_tokens: int) -> GenerateRequest:

@@ -14,13 +14,13 @@ from typing import Any
 import pytest
 
 from pykv import _core
-from tests.reference.gguf_files import write_tiny_llama
+from tests.reference.gguf_files import write_tiny_model
 from tests.unit.engine_machine import EngineMachine, solo
 
 
 @pytest.fixture(scope="session")
 def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_tiny_llama(tmp_path_factory.mktemp("engine") / "tiny.gguf")
+    return write_tiny_model(tmp_path_factory.mktemp("engine") / "tiny.gguf")
 
 
 def test_second_session_computes_its_suffix_while_the_first_generates(tiny: Path) -> None:  # C1

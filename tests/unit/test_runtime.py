@@ -14,14 +14,14 @@ from pykv import _core, runtime
 from pykv.engine import AsyncEngine, GenerateRequest
 from pykv.memory import free_bytes
 from pykv.runtime import Runtime, RuntimeOptions
-from tests.reference.gguf_files import write_tiny_llama
+from tests.reference.gguf_files import write_tiny_model
 
 CONTEXT = 1024  # of the tiny model
 
 
 @pytest.fixture(scope="session")
 def tiny(tmp_path_factory: pytest.TempPathFactory) -> str:
-    return str(write_tiny_llama(tmp_path_factory.mktemp("runtime") / "tiny.gguf"))
+    return str(write_tiny_model(tmp_path_factory.mktemp("runtime") / "tiny.gguf"))
 
 
 def with_free(monkeypatch: pytest.MonkeyPatch, count: int) -> None:

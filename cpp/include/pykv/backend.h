@@ -153,11 +153,16 @@ class Backend {
   // than one after the other, with the same bits.
   void linear(std::span<const WeightId> weights, Rows in, std::span<const Rows> outs);
   static constexpr std::size_t kMaxLinears = 8;
-  void rms_norm(Rows in, WeightId gain, float epsilon, Rows out);  // gain: rows 1
-  // Turns the rows of positions[i] in place; dims 0 is refused.
-  void rope(Rows x, std::uint32_t heads, const RopeParams& params, std::span<const Pos> positions);
-  void silu_mul(Rows gate, Rows up);   // gate = silu(gate) * up
-  void add(Rows accumulator, Rows x);  // accumulator += x
+  // Of each group of as many elements as the gain has (rows 1), which divide the width.
+  void rms_norm(Rows in, WeightId gain, float epsilon, Rows out);
+  // Turns the rows of positions[i] in place and multiplies what was turned by `magnitude`;
+  // dims 0 is refused.
+  void rope(Rows x, std::uint32_t heads, const RopeParams& params, std::span<const Pos> positions,
+            float magnitude = 1.0F);
+  void silu_mul(Rows gate, Rows up);     // gate = silu(gate) * up
+  void add(Rows accumulator, Rows x);    // accumulator += x
+  void add_bias(Rows x, WeightId bias);  // each row += bias (rows 1)
+  void scale(Rows x, float factor);      // x *= factor
   // out row i = in row rows[i]
   void gather(Rows in, std::span<const std::uint32_t> rows, Rows out);
 

@@ -1,4 +1,5 @@
-// Floor 4. Bounded reader of GGUF version 2 and 3 files. The file is mapped read-only;
+// Floor 4. Bounded reader of GGUF version 2 and 3 files, whole or split into parts (any part
+// names the model; all must lie in its folder). Files are mapped read-only;
 // every count, size, type, offset and length is checked against the file before use, so
 // that a hostile file costs an error message, at most 64 MiB beyond the mapping and well
 // under a second. Throws CorruptModel (with the byte offset), UnsupportedModel, and Error
@@ -28,7 +29,7 @@ class GgufFile {
   GgufFile& operator=(GgufFile&&) noexcept;
 
   const std::string& path() const;
-  std::uint64_t size() const;  // bytes
+  std::uint64_t size() const;  // bytes of all parts
   std::uint32_t version() const;
 
   // --- metadata ----------------------------------------------------------------
@@ -60,8 +61,10 @@ class GgufFile {
   };
   const std::vector<Tensor>& tensors() const;
   const Tensor* find_tensor(std::string_view name) const;
-  // Tells the system that the mapped pages are not needed any more (after repacking).
+  // Tells the system that mapped pages are not needed any more (after repacking): all, or
+  // those of a tensor.
   void drop_pages() const;
+  void drop_pages(std::span<const std::byte> bytes) const;
 
  private:
   struct Impl;

@@ -1,7 +1,6 @@
 // Floor 4. A decoder that runs on the cache: weights from a GGUF file, forward pass over
-// a Step. Architectures are one small file each in cpp/src/model/ (this build: llama).
-// Activations are float32; weights keep their stored precision, so the result equals the
-// exact float32 forward pass of the dequantized weights up to rounding.
+// a Step. Architectures are one small file each in cpp/src/model/architectures/ (this build:
+// llama, olmo2, phi3, qwen2, qwen3).
 #pragma once
 
 #include <cstddef>
@@ -15,8 +14,16 @@
 #include "pykv/cache.h"
 #include "pykv/gguf.h"
 #include "pykv/layer_table.h"
+#include "pykv/precision.h"
 
 namespace pykv {
+
+struct ModelOptions {
+  Precision precision = Precision::exact;  // of linear layers
+  // Tokens that no sequence will exceed, 0 or more than trained: the trained context. Models
+  // with two sets of rotary factors (longrope) use the one for short sequences if this allows.
+  std::uint32_t context = 0;
+};
 
 struct ModelConfig {
   std::string architecture;  // general.architecture
@@ -28,14 +35,18 @@ struct ModelConfig {
   std::uint32_t kv_heads = 0;
   std::uint32_t head_dim = 0;
   std::uint32_t vocab = 0;
-  std::uint32_t context = 0;  // trained context, tokens
+  std::uint32_t context = 0;  // longest sequence, tokens: trained, or less by ModelOptions
+  Precision precision = Precision::exact;
   float norm_epsilon = 1e-5F;
+  float attention_scale = 0;  // multiplies q·k
+  float logit_scale = 1;      // multiplies logits
   RopeParams rope;
+  float rope_magnitude = 1;  // multiplies the rotated elements of q and k
 };
 
 // Reads and checks the configuration only. Throws UnsupportedModel naming the
 // architecture or feature, CorruptModel for values that do not fit together.
-ModelConfig read_model_config(const GgufFile& file);
+ModelConfig read_model_config(const GgufFile& file, const ModelOptions& options = {});
 LayerTable layer_table(const ModelConfig& config);
 std::vector<RopeParams> ropes(const ModelConfig& config);  // by rope_id, for CacheConfig
 
@@ -43,7 +54,7 @@ class Model {
  public:
   // Checks everything, then loads weights into `backend`, which must outlive the model and
   // keeps them until it is destroyed. Lets go of the file's mapped pages.
-  Model(const GgufFile& file, Backend& backend);
+  Model(const GgufFile& file, Backend& backend, const ModelOptions& options = {});
   ~Model();
   Model(const Model&) = delete;
   Model& operator=(const Model&) = delete;

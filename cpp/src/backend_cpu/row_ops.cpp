@@ -34,34 +34,54 @@ void check_rope(const RowView& x, std::uint32_t heads, const RopeParams& params,
     if (position < 0) refuse("rope", "position " + std::to_string(position) + " is negative");
 }
 
+const cpu::Weight& vector_weight(const cpu::State& state, const char* method, WeightId id) {
+  const cpu::Weight& weight = state.weight(method, id);
+  if (weight.rows != 1)
+    refuse(method, "the weight has " + std::to_string(weight.rows) + " rows, needed is 1");
+  return weight;
+}
+
+void check_factor(const char* method, const char* name, float value) {
+  if (!std::isfinite(value))
+    refuse(method, std::string(name) + " " + std::to_string(value) + " must be finite");
+}
+
 }  // namespace
 
 void Backend::rms_norm(Rows in, WeightId gain, float epsilon, Rows out) {
   const auto call = impl_->enter();
   const RowView x = impl_->view("rms_norm", "in", in);
   const RowView y = impl_->view("rms_norm", "out", out);
-  const cpu::Weight& weight = impl_->weight("rms_norm", gain);
-  if (weight.rows != 1) refuse("rms_norm", "gain has " + std::to_string(weight.rows) + " rows, needed is 1");
-  cpu::check_width("rms_norm", "in", x, weight.cols);
+  const cpu::Weight& weight = vector_weight(*impl_, "rms_norm", gain);
+  if (x.width % weight.cols != 0)
+    refuse("rms_norm", "in has width " + std::to_string(x.width) + ", needed is a multiple of the gain's " +
+                           std::to_string(weight.cols));
   cpu::check_width("rms_norm", "out", y, x.width);
   cpu::check_count("rms_norm", "out", y, x.count);
   cpu::check_apart("rms_norm", in, out, true);
   if (!(epsilon >= 0) || !std::isfinite(epsilon))
     refuse("rms_norm", "epsilon " + std::to_string(epsilon) + " must be finite and not negative");
   for_rows(*impl_->threads, x, [&](std::uint32_t i) {
-    impl_->kernels->rms_norm(x.row(i), weight.gain.data(), epsilon, x.width, y.row(i));
+    for (std::uint32_t at = 0; at < x.width; at += weight.cols)
+      impl_->kernels->rms_norm(x.row(i) + at, weight.gain.data(), epsilon, weight.cols, y.row(i) + at);
   });
 }
 
-void Backend::rope(Rows rows, std::uint32_t heads, const RopeParams& params, std::span<const Pos> positions) {
+void Backend::rope(Rows rows, std::uint32_t heads, const RopeParams& params, std::span<const Pos> positions,
+                   float magnitude) {
   const auto call = impl_->enter();
   const RowView x = impl_->view("rope", "x", rows);
   check_rope(x, heads, params, positions);
+  check_factor("rope", "magnitude", magnitude);
   impl_->rope.fill(params, positions);
   const std::uint32_t head_dim = x.width / heads;
   for_rows(*impl_->threads, x, [&](std::uint32_t i) {
-    for (std::uint32_t head = 0; head < heads; ++head)
-      cpu::rotate_head(x.row(i) + std::size_t{head} * head_dim, params, impl_->rope.row(i));
+    for (std::uint32_t head = 0; head < heads; ++head) {
+      float* const values = x.row(i) + std::size_t{head} * head_dim;
+      cpu::rotate_head(values, params, impl_->rope.row(i));
+      if (magnitude != 1.0F)
+        for (std::uint32_t j = 0; j < params.dims; ++j) values[params.offset + j] *= magnitude;
+    }
   });
 }
 
@@ -84,6 +104,25 @@ void Backend::add(Rows accumulator, Rows x) {
   cpu::check_count("add", "x", b, a.count);
   cpu::check_apart("add", accumulator, x, true);
   for_rows(*impl_->threads, a, [&](std::uint32_t i) { impl_->kernels->add(a.row(i), b.row(i), a.width); });
+}
+
+void Backend::add_bias(Rows rows, WeightId bias) {
+  const auto call = impl_->enter();
+  const RowView x = impl_->view("add_bias", "x", rows);
+  const cpu::Weight& weight = vector_weight(*impl_, "add_bias", bias);
+  cpu::check_width("add_bias", "x", x, weight.cols);
+  for_rows(*impl_->threads, x,
+           [&](std::uint32_t i) { impl_->kernels->add(x.row(i), weight.gain.data(), x.width); });
+}
+
+void Backend::scale(Rows rows, float factor) {
+  const auto call = impl_->enter();
+  const RowView x = impl_->view("scale", "x", rows);
+  check_factor("scale", "factor", factor);
+  for_rows(*impl_->threads, x, [&](std::uint32_t i) {
+    float* const row = x.row(i);
+    for (std::uint32_t j = 0; j < x.width; ++j) row[j] *= factor;
+  });
 }
 
 void Backend::gather(Rows in, std::span<const std::uint32_t> rows, Rows out) {

@@ -9,7 +9,7 @@
 namespace pykv {
 namespace {
 
-const std::array<const Architecture*, 1> kArchitectures{&kLlama};
+const std::array kArchitectures{&kLlama, &kOlmo2, &kPhi3, &kQwen2, &kQwen3};
 
 }  // namespace
 
@@ -23,17 +23,5 @@ const Architecture& find_architecture(const GgufFile& file) {
   throw UnsupportedModel("[Model.load] " + printable(file.path(), 4096) + " has architecture " +
                          printable(name) + ", supported are: " + supported + "; use a model of one of these");
 }
-
-ModelConfig read_model_config(const GgufFile& file) { return find_architecture(file).read_config(file); }
-
-LayerTable layer_table(const ModelConfig& config) {
-  LayerSpec layer;
-  layer.kv_heads = config.kv_heads;
-  layer.k_dim = config.head_dim;
-  layer.v_dim = config.head_dim;
-  return LayerTable(config.layers, layer);
-}
-
-std::vector<RopeParams> ropes(const ModelConfig& config) { return {config.rope}; }
 
 }  // namespace pykv

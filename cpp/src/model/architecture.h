@@ -1,38 +1,24 @@
-// Floor 4. What a model architecture provides. One small file each; the table in
-// architecture.cpp names them.
+// Floor 4. The supported architectures. Each is one small file in architectures/, which says
+// how it differs from the others, and a line in the table of architecture.cpp.
 #pragma once
 
-#include <cstdint>
-#include <memory>
-#include <span>
-
-#include "pykv/model.h"
+#include "model/decoder_spec.h"
+#include "pykv/gguf.h"
 
 namespace pykv {
 
-// Layers and weights of one loaded model.
-class Network {
- public:
-  virtual ~Network() = default;
-
-  // Runs all layers for the rows of `step` and leaves the last layer's output, before the
-  // final norm, in the returned rows, which stay valid until the next call.
-  virtual Rows run_layers(Step& step, std::span<const Token> tokens) = 0;
-  // Final norm and output matrix: x [n, width] -> logits [n, vocab]. May overwrite x.
-  virtual void head(Rows x, Rows logits) = 0;
-
-  virtual std::uint64_t parameters() const = 0;
-};
-
 struct Architecture {
-  const char* name;  // general.architecture
-  ModelConfig (*read_config)(const GgufFile& file);
-  std::unique_ptr<Network> (*load)(const GgufFile& file, const ModelConfig& config, Backend& backend);
+  const char* name;  // general.architecture, and the prefix of the metadata keys
+  DecoderSpec decoder;
 };
 
 // Throws UnsupportedModel naming the architecture and the supported ones.
 const Architecture& find_architecture(const GgufFile& file);
 
 extern const Architecture kLlama;
+extern const Architecture kOlmo2;
+extern const Architecture kPhi3;
+extern const Architecture kQwen2;
+extern const Architecture kQwen3;
 
 }  // namespace pykv

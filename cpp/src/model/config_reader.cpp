@@ -60,6 +60,11 @@ std::uint32_t ConfigReader::positive(std::string_view key, std::uint32_t limit, 
   return file_.has(full(key)) ? positive(key, limit) : otherwise;
 }
 
+std::uint32_t ConfigReader::number(std::string_view key, std::uint32_t otherwise) {
+  constexpr std::uint64_t kLargest = std::numeric_limits<std::uint32_t>::max();
+  return static_cast<std::uint32_t>(std::min(kLargest, file_.unsigned_value(full(key), otherwise)));
+}
+
 float ConfigReader::positive_float(std::string_view key, double otherwise) {
   const std::string name = full(key);
   const double value = file_.float_value(name, otherwise);
@@ -68,6 +73,15 @@ float ConfigReader::positive_float(std::string_view key, double otherwise) {
     corrupt("metadata key " + printable(name) + " is " + std::to_string(value) +
             ", it must be finite and above 0");
   return static_cast<float>(value);
+}
+
+float ConfigReader::positive_float_or_zero(std::string_view key) {
+  const std::string name = full(key);
+  return file_.float_value(name, 0.0) == 0.0 ? 0.0F : positive_float(key, 0.0);
+}
+
+std::string ConfigReader::text(std::string_view key, std::string_view otherwise) {
+  return file_.string_value(full(key), otherwise);
 }
 
 void ConfigReader::refuse_others(std::span<const std::string_view> harmless) const {

@@ -22,8 +22,13 @@ class ConfigReader {
   // another kind, UnsupportedModel if it is an array (one value per layer).
   std::uint32_t positive(std::string_view key, std::uint32_t limit);
   std::uint32_t positive(std::string_view key, std::uint32_t limit, std::uint32_t otherwise);
+  // A number from 0 to 2^32 - 1; larger ones become that.
+  std::uint32_t number(std::string_view key, std::uint32_t otherwise);
   // A finite number > 0.
   float positive_float(std::string_view key, double otherwise);
+  // The same, or 0, which also stands for "absent".
+  float positive_float_or_zero(std::string_view key);
+  std::string text(std::string_view key, std::string_view otherwise);
 
   // Refuses every key under the prefix that was not read, is not in `harmless` and is not
   // neutral, by name.

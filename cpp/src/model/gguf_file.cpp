@@ -1,8 +1,8 @@
 #include <algorithm>
-#include <cstring>
+#include <numeric>
 
-#include "model/gguf_index.h"
-#include "model/mapped_file.h"
+#include "model/gguf_parts.h"
+#include "model/gguf_value.h"
 #include "model/printable.h"
 #include "pykv/errors.h"
 #include "pykv/gguf.h"
@@ -11,20 +11,33 @@ namespace pykv {
 
 using gguf::Entry;
 using gguf::Kind;
+using gguf::load;
+using gguf::load_signed;
+using gguf::load_string;
+using gguf::load_unsigned;
 
 struct GgufFile::Impl {
   std::string path;
-  MappedFile file;
-  gguf::Index index;
+  std::vector<std::unique_ptr<gguf::Part>> parts;
+  std::vector<Tensor> tensors;         // of all parts
+  std::vector<std::uint32_t> by_name;  // into tensors, sorted by name
 
-  explicit Impl(const std::string& name) : path(name), file(name), index(gguf::parse(file.bytes(), name)) {}
-
-  const Entry* find(std::string_view key) const {
-    const auto less = [this](std::uint32_t i, std::string_view k) { return index.entries[i].key < k; };
-    const auto at = std::lower_bound(index.by_key.begin(), index.by_key.end(), key, less);
-    if (at == index.by_key.end() || index.entries[*at].key != key) return nullptr;
-    return &index.entries[*at];
+  explicit Impl(const std::string& name) : path(name), parts(gguf::open_parts(name)) {
+    for (const auto& part : parts)
+      std::move(part->index.tensors.begin(), part->index.tensors.end(), std::back_inserter(tensors));
+    by_name.resize(tensors.size());
+    std::iota(by_name.begin(), by_name.end(), 0U);
+    std::sort(by_name.begin(), by_name.end(),
+              [&](std::uint32_t a, std::uint32_t b) { return tensors[a].name < tensors[b].name; });
+    for (std::size_t i = 1; i < by_name.size(); ++i)
+      if (tensors[by_name[i - 1]].name == tensors[by_name[i]].name)
+        throw CorruptModel("[GgufFile.open] " + printable(path, 4096) + ": tensor " +
+                           printable(tensors[by_name[i]].name) +
+                           " is in two parts of the model; download it again");
   }
+
+  const gguf::Index& index() const { return parts.front()->index; }
+  const Entry* find(std::string_view key) const { return gguf::find_entry(index(), key); }
 
   [[noreturn]] void fail(const char* method, std::string_view key, const std::string& problem) const {
     throw CorruptModel("[GgufFile." + std::string(method) + "] " + printable(path, 4096) + ": metadata key " +
@@ -51,64 +64,24 @@ struct GgufFile::Impl {
   }
 };
 
-namespace {
-
-template <class T>
-T load(const std::byte* at) {
-  T value;
-  std::memcpy(&value, at, sizeof(T));
-  return value;
-}
-
-std::string_view load_string(const std::byte* at) {
-  return {reinterpret_cast<const char*>(at + sizeof(std::uint64_t)), load<std::uint64_t>(at)};
-}
-
-std::optional<std::int64_t> load_signed(Kind kind, const std::byte* at) {
-  switch (kind) {
-    case Kind::i8:
-      return load<std::int8_t>(at);
-    case Kind::i16:
-      return load<std::int16_t>(at);
-    case Kind::i32:
-      return load<std::int32_t>(at);
-    case Kind::i64:
-      return load<std::int64_t>(at);
-    default:
-      return std::nullopt;
-  }
-}
-
-std::optional<std::uint64_t> load_unsigned(Kind kind, const std::byte* at) {
-  switch (kind) {
-    case Kind::u8:
-      return load<std::uint8_t>(at);
-    case Kind::u16:
-      return load<std::uint16_t>(at);
-    case Kind::u32:
-      return load<std::uint32_t>(at);
-    case Kind::u64:
-      return load<std::uint64_t>(at);
-    default:
-      return std::nullopt;
-  }
-}
-
-}  // namespace
-
 GgufFile::GgufFile(const std::string& path) : impl_(std::make_unique<Impl>(path)) {}
 GgufFile::~GgufFile() = default;
 GgufFile::GgufFile(GgufFile&&) noexcept = default;
 GgufFile& GgufFile::operator=(GgufFile&&) noexcept = default;
 
 const std::string& GgufFile::path() const { return impl_->path; }
-std::uint64_t GgufFile::size() const { return impl_->file.bytes().size(); }
-std::uint32_t GgufFile::version() const { return impl_->index.version; }
+std::uint32_t GgufFile::version() const { return impl_->index().version; }
+
+std::uint64_t GgufFile::size() const {
+  std::uint64_t total = 0;
+  for (const auto& part : impl_->parts) total += part->file.bytes().size();
+  return total;
+}
 
 std::vector<std::string> GgufFile::keys() const {
   std::vector<std::string> out;
-  out.reserve(impl_->index.entries.size());
-  for (const Entry& entry : impl_->index.entries) out.emplace_back(entry.key);
+  out.reserve(impl_->index().entries.size());
+  for (const Entry& entry : impl_->index().entries) out.emplace_back(entry.key);
   return out;
 }
 
@@ -216,16 +189,22 @@ std::vector<float> GgufFile::float_array(std::string_view key) const {
   return out;
 }
 
-const std::vector<GgufFile::Tensor>& GgufFile::tensors() const { return impl_->index.tensors; }
+const std::vector<GgufFile::Tensor>& GgufFile::tensors() const { return impl_->tensors; }
 
 const GgufFile::Tensor* GgufFile::find_tensor(std::string_view name) const {
-  const gguf::Index& index = impl_->index;
-  const auto less = [&](std::uint32_t i, std::string_view n) { return index.tensors[i].name < n; };
-  const auto at = std::lower_bound(index.by_name.begin(), index.by_name.end(), name, less);
-  if (at == index.by_name.end() || index.tensors[*at].name != name) return nullptr;
-  return &index.tensors[*at];
+  const std::vector<Tensor>& tensors = impl_->tensors;
+  const auto less = [&](std::uint32_t i, std::string_view n) { return tensors[i].name < n; };
+  const auto at = std::lower_bound(impl_->by_name.begin(), impl_->by_name.end(), name, less);
+  if (at == impl_->by_name.end() || tensors[*at].name != name) return nullptr;
+  return &tensors[*at];
 }
 
-void GgufFile::drop_pages() const { impl_->file.drop_pages(); }
+void GgufFile::drop_pages() const {
+  for (const auto& part : impl_->parts) part->file.drop_pages(part->file.bytes());
+}
+
+void GgufFile::drop_pages(std::span<const std::byte> bytes) const {
+  for (const auto& part : impl_->parts) part->file.drop_pages(bytes);
+}
 
 }  // namespace pykv

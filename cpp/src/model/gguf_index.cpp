@@ -183,9 +183,16 @@ Index parse(std::span<const std::byte> file, const std::string& path) {
       std::min<std::uint64_t>(file.size(), (header + alignment - 1) / alignment * alignment);
   place_tensors(cursor, file.subspan(start), alignment, described);
   for (Described& item : described) index.tensors.push_back(std::move(item.tensor));
-  index.by_name = sorted_unique(cursor, index.tensors.size(), "tensor",
-                                [&](std::uint32_t i) { return std::string_view(index.tensors[i].name); });
+  sorted_unique(cursor, index.tensors.size(), "tensor",
+                [&](std::uint32_t i) { return std::string_view(index.tensors[i].name); });
   return index;
+}
+
+const Entry* find_entry(const Index& index, std::string_view key) {
+  const auto less = [&](std::uint32_t i, std::string_view k) { return index.entries[i].key < k; };
+  const auto at = std::lower_bound(index.by_key.begin(), index.by_key.end(), key, less);
+  if (at == index.by_key.end() || index.entries[*at].key != key) return nullptr;
+  return &index.entries[*at];
 }
 
 }  // namespace pykv::gguf

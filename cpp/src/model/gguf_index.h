@@ -25,12 +25,13 @@ struct Index {
   std::uint32_t version = 0;
   std::vector<Entry> entries;             // file order
   std::vector<std::uint32_t> by_key;      // into entries, sorted by key; keys are unique
-  std::vector<GgufFile::Tensor> tensors;  // file order
-  std::vector<std::uint32_t> by_name;     // into tensors, sorted by name; names are unique
+  std::vector<GgufFile::Tensor> tensors;  // file order; names are unique
 };
 
 // Throws CorruptModel or UnsupportedModel. `path` is for messages. The result holds
 // views into `file`.
 Index parse(std::span<const std::byte> file, const std::string& path);
+
+const Entry* find_entry(const Index& index, std::string_view key);  // nullptr: absent
 
 }  // namespace pykv::gguf

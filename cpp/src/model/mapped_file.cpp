@@ -7,6 +7,7 @@
 
 #include <cerrno>
 #include <cstdint>
+#include <functional>
 #include <system_error>
 
 #include "model/printable.h"
@@ -74,9 +75,15 @@ MappedFile::MappedFile(const std::string& path) {
 
 MappedFile::~MappedFile() { ::munmap(const_cast<std::byte*>(data_), size_); }
 
-void MappedFile::drop_pages() const {
+void MappedFile::drop_pages(std::span<const std::byte> part) const {
+  static const auto kPage = static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
+  const std::less_equal<> not_after;  // of any two pointers
+  if (part.empty() || !not_after(data_, part.data()) || !not_after(part.data() + part.size(), data_ + size_))
+    return;
+  const auto begin = static_cast<std::size_t>(part.data() - data_) / kPage * kPage;
+  const auto end = static_cast<std::size_t>(part.data() - data_) + part.size();
   // Advice only: if it is refused, the pages go when memory gets short.
-  ::madvise(const_cast<std::byte*>(data_), size_, MADV_DONTNEED);
+  ::madvise(const_cast<std::byte*>(data_) + begin, end - begin, MADV_DONTNEED);
 }
 
 }  // namespace pykv

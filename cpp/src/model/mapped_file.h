@@ -19,8 +19,9 @@ class MappedFile {
   MappedFile& operator=(const MappedFile&) = delete;
 
   std::span<const std::byte> bytes() const { return {data_, size_}; }
-  // Tells the system that the pages are not needed now; a later read fetches them again.
-  void drop_pages() const;
+  // Tells the system that the pages of a part are not needed now; a later read fetches them
+  // again. Bytes outside the mapping are ignored.
+  void drop_pages(std::span<const std::byte> part) const;
 
  private:
   const std::byte* data_ = nullptr;

@@ -5,6 +5,7 @@
 #include <string>
 
 #include "model/architecture.h"
+#include "model/decoder.h"
 #include "model/row_buffer.h"
 #include "pykv/errors.h"
 
@@ -23,7 +24,7 @@ struct Model::Impl {
   Backend& backend;
   ModelConfig config;
   std::size_t bytes_before;
-  std::unique_ptr<Network> network;
+  Decoder decoder;
   std::size_t weight_bytes;
   LayerSpec layer;
   RowBuffer head_rows;    // [kHeadRows, width], made with the first logits
@@ -31,11 +32,11 @@ struct Model::Impl {
   bool head_ready = false;
   std::atomic<bool> busy{false};
 
-  Impl(const GgufFile& file, Backend& machine)
+  Impl(const GgufFile& file, Backend& machine, const ModelOptions& options)
       : backend(machine),
-        config(read_model_config(file)),
+        config(read_model_config(file, options)),
         bytes_before(machine.weight_bytes()),
-        network(find_architecture(file).load(file, config, machine)),
+        decoder(file, find_architecture(file).decoder, config, machine),
         weight_bytes(machine.weight_bytes() - bytes_before),
         layer(layer_table(config).front()) {
     file.drop_pages();
@@ -88,19 +89,20 @@ void Model::Impl::compute_logits(Rows x, std::span<const std::uint32_t> rows, st
     const auto count = static_cast<std::uint32_t>(std::min<std::size_t>(rows.size(), kHeadRows));
     const std::size_t numbers = std::size_t{count} * config.vocab;
     backend.gather(x, rows.first(count), head_rows.rows(count));
-    network->head(head_rows.rows(count), logits_rows.rows(count));
+    decoder.head(head_rows.rows(count), logits_rows.rows(count));
     backend.download(logits_rows.rows(count), logits.first(numbers));
     rows = rows.subspan(count);
     logits = logits.subspan(numbers);
   }
 }
 
-Model::Model(const GgufFile& file, Backend& backend) : impl_(std::make_unique<Impl>(file, backend)) {}
+Model::Model(const GgufFile& file, Backend& backend, const ModelOptions& options)
+    : impl_(std::make_unique<Impl>(file, backend, options)) {}
 Model::~Model() = default;
 
 const ModelConfig& Model::config() const { return impl_->config; }
 std::size_t Model::weight_bytes() const { return impl_->weight_bytes; }
-std::uint64_t Model::parameters() const { return impl_->network->parameters(); }
+std::uint64_t Model::parameters() const { return impl_->decoder.parameters(); }
 
 void Model::forward(Step& step, std::span<const Token> tokens, std::span<const std::uint32_t> logit_rows,
                     std::span<float> logits) {
@@ -112,7 +114,7 @@ void Model::forward(Step& step, std::span<const Token> tokens, std::span<const s
   } const release{impl_->busy};
   impl_->check_step(step, tokens);
   impl_->check_logits(step.rows(), logit_rows, logits.size());
-  const Rows x = impl_->network->run_layers(step, tokens);
+  const Rows x = impl_->decoder.run_layers(step, tokens);
   impl_->compute_logits(x, logit_rows, logits);
 }
 

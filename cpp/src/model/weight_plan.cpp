@@ -26,23 +26,22 @@ std::string weight_types() {
   return out;
 }
 
-bool has_shape(const GgufFile::Tensor& tensor, std::uint64_t rows, std::uint64_t cols) {
+bool has_shape(const GgufFile::Tensor& tensor, Shape shape) {
   std::uint64_t others = 1;  // cannot overflow: the reader bounds the product of all extents
   for (std::size_t i = 1; i < tensor.shape.size(); ++i) others *= tensor.shape[i];
-  return tensor.shape[0] == cols && others == rows;
+  return tensor.shape[0] == shape.cols && others == shape.rows;
 }
 
 }  // namespace
 
-const GgufFile::Tensor& WeightPlan::checked(const std::string& name, std::uint32_t rows,
-                                            std::uint32_t cols) const {
+const GgufFile::Tensor& WeightPlan::checked(const std::string& name, Shape shape) const {
   const GgufFile::Tensor* tensor = file_.find_tensor(name);
   if (tensor == nullptr)
     throw CorruptModel(prefix(file_) + printable(name) + " is missing; download or convert the model again");
-  if (!has_shape(*tensor, rows, cols))
+  if (!has_shape(*tensor, shape))
     throw CorruptModel(prefix(file_) + printable(name) + " has shape " + shape_text(tensor->shape) +
-                       ", the metadata asks for [" + std::to_string(cols) + ", " + std::to_string(rows) +
-                       "]; download or convert the model again");
+                       ", the metadata asks for [" + std::to_string(shape.cols) + ", " +
+                       std::to_string(shape.rows) + "]; download or convert the model again");
   if (!tensor->type || !traits(*tensor->type).for_weights)
     throw UnsupportedModel(prefix(file_) + printable(name) + " has type " + tensor->type_name +
                            ", supported weight types are " + weight_types() +
@@ -50,42 +49,43 @@ const GgufFile::Tensor& WeightPlan::checked(const std::string& name, std::uint32
   return *tensor;
 }
 
-void WeightPlan::add(const GgufFile::Tensor& tensor, std::uint32_t rows, std::uint32_t cols, WeightId& into) {
-  items_.push_back({&tensor, rows, cols, &into});
-  parameters_ += std::uint64_t{rows} * cols;
+void WeightPlan::add(const GgufFile::Tensor& tensor, Shape shape, std::uint64_t first_byte, WeightId& into) {
+  const std::size_t bytes = row_bytes(*tensor.type, shape.cols) * shape.rows;
+  items_.push_back({&tensor, tensor.bytes.subspan(first_byte, bytes), shape, &into});
+  parameters_ += std::uint64_t{shape.rows} * shape.cols;
 }
 
-void WeightPlan::want(const std::string& name, std::uint32_t rows, std::uint32_t cols, WeightId& into) {
-  add(checked(name, rows, cols), rows, cols, into);
+void WeightPlan::want(const std::string& name, Shape shape, WeightId& into, RowRange part) {
+  const GgufFile::Tensor& tensor = checked(name, shape);
+  const std::uint32_t count = part.count == 0 ? shape.rows : part.count;
+  add(tensor, {count, shape.cols}, row_bytes(*tensor.type, shape.cols) * part.first, into);
 }
 
-void WeightPlan::want_vector(const std::string& name, std::uint32_t cols, WeightId& into) {
-  const GgufFile::Tensor& tensor = checked(name, 1, cols);
-  if (tensor.type != DType::f32 && tensor.type != DType::f16)
+void WeightPlan::want_vector(const std::string& name, Shape shape, WeightId& into, RowRange part) {
+  const GgufFile::Tensor& tensor = checked(name, shape);
+  if (traits(*tensor.type).block_elements != 1)
     throw UnsupportedModel(prefix(file_) + printable(name) + " has type " + tensor.type_name +
-                           ", a norm may be f32 or f16; use a file with one of these types");
-  add(tensor, 1, cols, into);
+                           ", a norm or bias may be of a type without blocks, as F32; use such a file");
+  const std::uint32_t count = part.count == 0 ? shape.cols : part.count;
+  add(tensor, {1, count}, row_bytes(*tensor.type, part.first), into);
 }
 
 void WeightPlan::refuse_others() const {
-  std::set<const GgufFile::Tensor*> wanted;
-  for (const Item& item : items_) wanted.insert(item.tensor);
+  std::set<const GgufFile::Tensor*> known;
+  for (const Item& item : items_) known.insert(item.tensor);
+  for (const std::string& name : allowed_) known.insert(file_.find_tensor(name));
   for (const GgufFile::Tensor& tensor : file_.tensors())
-    if (!wanted.contains(&tensor))
+    if (!known.contains(&tensor))
       throw UnsupportedModel(prefix(file_) + printable(tensor.name) +
                              " belongs to a feature that is not supported, and leaving it out would change "
                              "the answers; use another model");
 }
 
-void WeightPlan::load(Backend& backend) const {
-  constexpr std::size_t kDropEvery = 64U << 20U;  // so that file and weights are not both resident
-  std::size_t mapped = 0;
+void WeightPlan::load(Backend& backend, Precision precision) const {
   for (const Item& item : items_) {
-    *item.into = backend.create_weight(*item.tensor->type, item.rows, item.cols, item.tensor->bytes);
-    mapped += item.tensor->bytes.size();
-    if (mapped < kDropEvery) continue;
-    file_.drop_pages();
-    mapped = 0;
+    *item.into =
+        backend.create_weight(*item.tensor->type, item.shape.rows, item.shape.cols, item.bytes, precision);
+    file_.drop_pages(item.bytes);
   }
 }
 

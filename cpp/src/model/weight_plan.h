@@ -11,34 +11,52 @@
 
 namespace pykv {
 
+// Of a tensor: GGUF's [cols, rows].
+struct Shape {
+  std::uint32_t rows = 0;  // outputs; 1 for a vector
+  std::uint32_t cols = 0;  // inputs
+};
+
+// Rows [first, first + count) of a tensor; count 0: all of them. Of a vector: elements.
+struct RowRange {
+  std::uint32_t first = 0;
+  std::uint32_t count = 0;
+};
+
 class WeightPlan {
  public:
   explicit WeightPlan(const GgufFile& file) : file_(file) {}  // must outlive the plan
 
-  // Asks for matrix `name` with `rows` outputs and `cols` inputs; load() fills `into`.
-  // CorruptModel if it is absent or of another shape, UnsupportedModel for its type.
-  void want(const std::string& name, std::uint32_t rows, std::uint32_t cols, WeightId& into);
-  // A vector, e.g. the gain of a norm: F32 or F16.
-  void want_vector(const std::string& name, std::uint32_t cols, WeightId& into);
+  // Asks for a matrix, or a range of its rows; load() fills `into`. CorruptModel if it is
+  // absent or of another shape, UnsupportedModel for its type.
+  void want(const std::string& name, Shape shape, WeightId& into, RowRange part = {});
+  // A vector, e.g. the gain of a norm or a bias: of a type without blocks.
+  void want_vector(const std::string& name, Shape shape, WeightId& into, RowRange part = {});
 
-  // Refuses a file with tensors that nothing asked for: leaving out a bias, a rope factor
-  // or an expert would change the result. UnsupportedModel, by name.
+  // A tensor that something else reads.
+  void allow(const std::string& name) { allowed_.push_back(name); }
+  // Refuses a file with tensors that nothing asked for: leaving out a bias or an expert would
+  // change the result. UnsupportedModel, by name.
   void refuse_others() const;
 
   std::uint64_t parameters() const { return parameters_; }
-  void load(Backend& backend) const;
+  // Creates the weights one after the other. What was read of the file is given back to the
+  // system after each, so that at most one tensor is in memory twice.
+  void load(Backend& backend, Precision precision) const;
 
  private:
   struct Item {
     const GgufFile::Tensor* tensor;
-    std::uint32_t rows, cols;
+    std::span<const std::byte> bytes;
+    Shape shape;
     WeightId* into;
   };
-  const GgufFile::Tensor& checked(const std::string& name, std::uint32_t rows, std::uint32_t cols) const;
-  void add(const GgufFile::Tensor& tensor, std::uint32_t rows, std::uint32_t cols, WeightId& into);
+  const GgufFile::Tensor& checked(const std::string& name, Shape shape) const;
+  void add(const GgufFile::Tensor& tensor, Shape shape, std::uint64_t first_byte, WeightId& into);
 
   const GgufFile& file_;
   std::vector<Item> items_;
+  std::vector<std::string> allowed_;
   std::uint64_t parameters_ = 0;
 };
 

@@ -1,0 +1,102 @@
+#include "model/decoder.h"
+
+#include <algorithm>
+#include <array>
+#include <bit>
+
+namespace pykv {
+
+Decoder::Decoder(const GgufFile& file, const DecoderSpec& spec, const ModelConfig& config, Backend& backend)
+    : config_(config), backend_(backend), weights_(load_decoder_weights(file, spec, config, backend)) {}
+
+Rows Decoder::run_layers(Step& step, std::span<const Token> tokens) {
+  const auto count = static_cast<std::uint32_t>(tokens.size());
+  reserve(count);
+  backend_.embed(weights_.embedding, tokens, x_.rows(count));
+  for (std::uint32_t i = 0; i < config_.layers; ++i) {
+    attention(step, i, count);
+    feed_forward(weights_.layers[i], count);
+  }
+  return x_.rows(count);
+}
+
+void Decoder::head(Rows x, Rows logits) {
+  norm(weights_.output_norm, x);
+  dense(weights_.output, x, logits);
+  if (config_.logit_scale != 1.0F) backend_.scale(logits, config_.logit_scale);
+}
+
+// Scratch for `count` rows; grows in powers of two and is kept.
+void Decoder::reserve(std::uint32_t count) {
+  if (count <= capacity_) return;
+  const std::uint32_t rows = std::bit_ceil(std::max(count, 16U));
+  const std::uint32_t q_width = config_.heads * config_.head_dim;
+  const std::uint32_t kv_width = config_.kv_heads * config_.head_dim;
+  capacity_ = 0;  // until all of them exist
+  x_ = RowBuffer(backend_, rows, config_.width);
+  h_ = RowBuffer(backend_, rows, config_.width);
+  q_ = RowBuffer(backend_, rows, q_width);
+  mixed_ = RowBuffer(backend_, rows, q_width);
+  k_ = RowBuffer(backend_, rows, kv_width);
+  v_ = RowBuffer(backend_, rows, kv_width);
+  gate_ = RowBuffer(backend_, rows, config_.feed_forward);
+  up_ = RowBuffer(backend_, rows, config_.feed_forward);
+  capacity_ = rows;
+}
+
+void Decoder::attention(Step& step, std::uint32_t index, std::uint32_t count) {
+  const LayerWeights& layer = weights_.layers[index];
+  const Rows x = x_.rows(count), h = h_.rows(count), q = q_.rows(count), k = k_.rows(count),
+             v = v_.rows(count), mixed = mixed_.rows(count);
+  const Rows in = normed(layer.attention_norm, x, h);
+  dense(std::array{&layer.q, &layer.k, &layer.v}, in, std::array{q, k, v});
+  norm(layer.q_norm, q);
+  norm(layer.k_norm, k);
+  rotate(q, config_.heads, step);
+  rotate(k, config_.kv_heads, step);
+  step.write(index, k, v);
+  step.attend(index, q, mixed, {config_.heads, config_.attention_scale});
+  dense(layer.o, mixed, h);
+  norm(layer.attention_post_norm, h);
+  backend_.add(x, h);
+}
+
+void Decoder::feed_forward(const LayerWeights& layer, std::uint32_t count) {
+  const Rows x = x_.rows(count), h = h_.rows(count), gate = gate_.rows(count), up = up_.rows(count);
+  const Rows in = normed(layer.ffn_norm, x, h);
+  dense(std::array{&layer.gate, &layer.up}, in, std::array{gate, up});
+  backend_.silu_mul(gate, up);
+  dense(layer.down, gate, h);
+  norm(layer.ffn_post_norm, h);
+  backend_.add(x, h);
+}
+
+void Decoder::dense(const Dense& layer, Rows in, Rows out) {
+  backend_.linear(layer.weight, in, out);
+  if (layer.bias) backend_.add_bias(out, *layer.bias);
+}
+
+template <std::size_t n>
+void Decoder::dense(const std::array<const Dense*, n>& layers, Rows in, const std::array<Rows, n>& outs) {
+  std::array<WeightId, n> weights;
+  for (std::size_t i = 0; i < n; ++i) weights[i] = layers[i]->weight;
+  backend_.linear(weights, in, outs);
+  for (std::size_t i = 0; i < n; ++i)
+    if (layers[i]->bias) backend_.add_bias(outs[i], *layers[i]->bias);
+}
+
+void Decoder::norm(const Norm& gain, Rows rows) {
+  if (gain) backend_.rms_norm(rows, *gain, config_.norm_epsilon, rows);
+}
+
+Rows Decoder::normed(const Norm& gain, Rows rows, Rows out) {
+  if (!gain) return rows;
+  backend_.rms_norm(rows, *gain, config_.norm_epsilon, out);
+  return out;
+}
+
+void Decoder::rotate(Rows rows, std::uint32_t heads, const Step& step) {
+  backend_.rope(rows, heads, config_.rope, step.positions(), config_.rope_magnitude);
+}
+
+}  // namespace pykv

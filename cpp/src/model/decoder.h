@@ -1,0 +1,50 @@
+// Floor 4. Layers and weights of one loaded model; runs what a DecoderSpec describes.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <span>
+
+#include "model/decoder_spec.h"
+#include "model/decoder_weights.h"
+#include "model/row_buffer.h"
+#include "pykv/cache.h"
+#include "pykv/model.h"
+
+namespace pykv {
+
+class Decoder {
+ public:
+  // Checks everything, then loads. `backend` must outlive the decoder.
+  Decoder(const GgufFile& file, const DecoderSpec& spec, const ModelConfig& config, Backend& backend);
+
+  // Runs all layers for the rows of `step` and leaves the last layer's output, before the
+  // final norm, in the returned rows, which stay valid until the next call.
+  Rows run_layers(Step& step, std::span<const Token> tokens);
+  // Final norm and output matrix: x [n, width] -> logits [n, vocab]. Overwrites x.
+  void head(Rows x, Rows logits);
+
+  std::uint64_t parameters() const { return weights_.parameters; }
+
+ private:
+  void reserve(std::uint32_t count);
+  void attention(Step& step, std::uint32_t index, std::uint32_t count);
+  void feed_forward(const LayerWeights& layer, std::uint32_t count);
+  void dense(const Dense& layer, Rows in, Rows out);
+  // Several layers on one input.
+  template <std::size_t n>
+  void dense(const std::array<const Dense*, n>& layers, Rows in, const std::array<Rows, n>& outs);
+  // Normalizes rows in place, where there is a norm.
+  void norm(const Norm& gain, Rows rows);
+  // `rows` normalized into `out`, or `rows` themselves where there is no norm.
+  Rows normed(const Norm& gain, Rows rows, Rows out);
+  void rotate(Rows rows, std::uint32_t heads, const Step& step);
+
+  ModelConfig config_;
+  Backend& backend_;
+  DecoderWeights weights_;
+  std::uint32_t capacity_ = 0;
+  RowBuffer x_, h_, q_, mixed_, k_, v_, gate_, up_;
+};
+
+}  // namespace pykv

@@ -1,0 +1,114 @@
+// Reads the configuration of a decoder from the metadata of its file.
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <string>
+#include <string_view>
+
+#include "model/architecture.h"
+#include "model/config_reader.h"
+#include "model/gguf_format.h"
+#include "model/rope_config.h"
+#include "pykv/errors.h"
+#include "pykv/model.h"
+
+namespace pykv {
+namespace {
+
+// Keys that do not change what is computed once the others have been checked.
+constexpr std::array<std::string_view, 6> kHarmless{
+    "tensor_data_layout",           "rope.scaling.finetuned",
+    "rope.scaling.yarn_ext_factor", "rope.scaling.yarn_attn_factor",
+    "rope.scaling.yarn_beta_fast",  "rope.scaling.yarn_beta_slow"};
+
+void read_sizes(const GgufFile& file, ConfigReader& reader, ModelConfig& config) {
+  config.layers = reader.positive("block_count", 65536);
+  if (config.layers > file.tensors().size())
+    reader.corrupt(std::to_string(config.layers) + " layers need more than the " +
+                   std::to_string(file.tensors().size()) + " tensors of the file");
+  config.width = reader.positive("embedding_length", 1U << 20U);
+  config.feed_forward = reader.positive("feed_forward_length", 1U << 24U);
+  config.norm_epsilon = reader.positive_float("attention.layer_norm_rms_epsilon", 1e-5);
+}
+
+void read_attention(ConfigReader& reader, ModelConfig& config) {
+  config.heads = reader.positive("attention.head_count", 4096);
+  config.kv_heads = reader.positive("attention.head_count_kv", 4096, config.heads);
+  if (config.heads % config.kv_heads != 0)
+    reader.corrupt(std::to_string(config.heads) + " heads are no multiple of " +
+                   std::to_string(config.kv_heads) + " KV heads");
+  config.head_dim = reader.positive("attention.key_length", 65536, std::max(1U, config.width / config.heads));
+  const std::uint32_t value_length = reader.positive("attention.value_length", 65536, config.head_dim);
+  if (value_length != config.head_dim)
+    reader.unsupported("keys of " + std::to_string(config.head_dim) + " elements beside values of " +
+                       std::to_string(value_length));
+  const float scale = reader.positive_float_or_zero("attention.scale");
+  config.attention_scale = scale != 0.0F ? scale : 1.0F / std::sqrt(static_cast<float>(config.head_dim));
+  const float logit_scale = reader.positive_float_or_zero("logit_scale");
+  config.logit_scale = logit_scale != 0.0F ? logit_scale : 1.0F;
+}
+
+// What would make attention something else than causal and over all tokens.
+void check_attention(const GgufFile& file, ConfigReader& reader, const ModelConfig& config) {
+  if (file.scalar(config.architecture + ".attention.causal") == GgufFile::Value(false))
+    reader.unsupported("metadata key '" + config.architecture + ".attention.causal' is false");
+  // A window that no sequence outgrows hides nothing.
+  const std::uint32_t window = reader.number("attention.sliding_window", 0);
+  if (window != 0 && window < config.context)
+    reader.unsupported("metadata key '" + config.architecture + ".attention.sliding_window' is " +
+                       std::to_string(window) + ", less than the context of " +
+                       std::to_string(config.context));
+}
+
+std::uint32_t read_vocab(const GgufFile& file, ConfigReader& reader) {
+  const GgufFile::Tensor* table = file.find_tensor("token_embd.weight");
+  if (table == nullptr) reader.corrupt("tensor 'token_embd.weight' is missing");
+  const std::uint64_t rows = table->shape.size() == 2 ? table->shape[1] : 0;
+  if (rows == 0 || rows > gguf::kMaxArrayElements)
+    reader.corrupt("tensor 'token_embd.weight' has no usable number of rows (" + std::to_string(rows) + ")");
+  const auto vocab = static_cast<std::uint32_t>(rows);
+  const std::uint32_t told = reader.positive("vocab_size", gguf::kMaxArrayElements, vocab);
+  const std::uint64_t tokens = file.array_size("tokenizer.ggml.tokens").value_or(vocab);
+  if (told != vocab || tokens > vocab)
+    reader.corrupt("the embedding has " + std::to_string(vocab) + " rows, the metadata tells of " +
+                   std::to_string(told) + " and lists " + std::to_string(tokens) + " tokens");
+  return vocab;
+}
+
+}  // namespace
+
+ModelConfig read_model_config(const GgufFile& file, const ModelOptions& options) {
+  const Architecture& architecture = find_architecture(file);
+  ConfigReader reader(file, architecture.name);
+  ModelConfig config;
+  config.architecture = architecture.name;
+  config.name = file.string_value("general.name", "");
+  config.precision = options.precision;
+  read_sizes(file, reader, config);
+  const std::uint32_t trained = reader.positive("context_length", static_cast<std::uint32_t>(kMaxPos));
+  config.context = options.context == 0 ? trained : std::min(trained, options.context);
+  read_attention(reader, config);
+  check_attention(file, reader, config);
+  config.rope.interleaved = architecture.decoder.rope_interleaved;
+  read_rope(file, reader, trained, config);
+  config.vocab = read_vocab(file, reader);
+  reader.refuse_others(kHarmless);
+  try {
+    validate(layer_table(config));
+  } catch (const Error& error) {
+    reader.unsupported(error.what());
+  }
+  return config;
+}
+
+LayerTable layer_table(const ModelConfig& config) {
+  LayerSpec layer;
+  layer.kv_heads = config.kv_heads;
+  layer.k_dim = config.head_dim;
+  layer.v_dim = config.head_dim;
+  return LayerTable(config.layers, layer);
+}
+
+std::vector<RopeParams> ropes(const ModelConfig& config) { return {config.rope}; }
+
+}  // namespace pykv

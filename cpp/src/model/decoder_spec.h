@@ -1,0 +1,27 @@
+// Floor 4. How the decoder of one architecture differs from others. All of them are blocks of
+// rotary grouped-query attention and a gated feed-forward layer, each with a residual
+// connection and RMS norms; decoder.h walks this description. Tensors have GGUF's names.
+#pragma once
+
+#include <cstdint>
+
+namespace pykv {
+
+// Whether a file has a tensor. What is optional is in all layers or in none.
+enum class Need : std::uint8_t { never, optional, always };
+
+// What an RMS norm of queries and keys (attn_q_norm, attn_k_norm) looks at.
+enum class HeadNorm : std::uint8_t { none, per_head, whole_row };
+
+struct DecoderSpec {
+  bool rope_interleaved = false;  // rotates pairs (2i, 2i + 1); else (i, i + dims / 2)
+  bool norm_before = true;        // attn_norm, ffn_norm: of a sublayer's input
+  bool norm_after = false;        // post_attention_norm, post_ffw_norm: of its output
+  HeadNorm qk_norm = HeadNorm::none;
+  Need qkv_bias = Need::never;     // attn_q.bias, attn_k.bias, attn_v.bias
+  Need output_bias = Need::never;  // attn_output.bias
+  Need ffn_bias = Need::never;     // ffn_gate.bias, ffn_up.bias, ffn_down.bias
+  bool gate_in_up = false;         // ffn_up holds the gate's rows, then its own
+};
+
+}  // namespace pykv

@@ -1,0 +1,123 @@
+#include "model/decoder_weights.h"
+
+#include <string>
+
+#include "model/rope_config.h"
+
+namespace pykv {
+namespace {
+
+// Asks for the tensors of the layers, one method for each kind.
+class Collector {
+ public:
+  Collector(const GgufFile& file, const DecoderSpec& spec, const ModelConfig& config, DecoderWeights& into)
+      : file_(file), spec_(spec), config_(config), into_(into), plan_(file) {}
+
+  WeightPlan& collect() {
+    plan_.want("token_embd.weight", {config_.vocab, config_.width}, into_.embedding);
+    for (std::uint32_t i = 0; i < config_.layers; ++i) collect_layer(i);
+    norm("output_norm", config_.width, into_.output_norm);
+    if (has("output.weight")) dense("output", {config_.vocab, config_.width}, Need::optional, into_.output);
+    for (const char* name : {kRopeFactors, kRopeFactorsLong, kRopeFactorsShort}) plan_.allow(name);
+    plan_.refuse_others();
+    return plan_;
+  }
+
+ private:
+  bool has(const std::string& name) const { return file_.find_tensor(name) != nullptr; }
+
+  void norm(const std::string& name, std::uint32_t cols, Norm& into) {
+    plan_.want_vector(name + ".weight", {1, cols}, into.emplace());
+  }
+
+  // `part` are the rows of the layer in the tensor, all of them by default.
+  void dense(const std::string& name, Shape shape, Need bias, Dense& into, RowRange part = {}) {
+    plan_.want(name + ".weight", shape, into.weight, part);
+    if (!biased(name, bias)) return;
+    plan_.want_vector(name + ".bias", {1, shape.rows}, into.bias.emplace(), part);
+  }
+
+  // Optional biases are in all layers if they are in the first.
+  bool biased(const std::string& name, Need need) const {
+    if (need != Need::optional) return need == Need::always;
+    if (!name.starts_with("blk.")) return has(name + ".bias");
+    return has("blk.0" + name.substr(name.find('.', 4)) + ".bias");
+  }
+
+  void collect_layer(std::uint32_t index) {
+    const std::string block = "blk." + std::to_string(index) + ".";
+    LayerWeights& layer = into_.layers.at(index);
+    norms(block, layer);
+    attention(block, layer);
+    feed_forward(block, layer);
+  }
+
+  void norms(const std::string& block, LayerWeights& layer) {
+    if (spec_.norm_before) {
+      norm(block + "attn_norm", config_.width, layer.attention_norm);
+      norm(block + "ffn_norm", config_.width, layer.ffn_norm);
+    }
+    if (spec_.norm_after) {
+      norm(block + "post_attention_norm", config_.width, layer.attention_post_norm);
+      norm(block + "post_ffw_norm", config_.width, layer.ffn_post_norm);
+    }
+    if (spec_.qk_norm == HeadNorm::none) return;
+    const bool whole = spec_.qk_norm == HeadNorm::whole_row;
+    norm(block + "attn_q_norm", whole ? q_rows() : config_.head_dim, layer.q_norm);
+    norm(block + "attn_k_norm", whole ? kv_rows() : config_.head_dim, layer.k_norm);
+  }
+
+  void attention(const std::string& block, LayerWeights& layer) {
+    const std::uint32_t q = q_rows(), kv = kv_rows(), width = config_.width;
+    if (has(block + "attn_qkv.weight")) {
+      const std::string name = block + "attn_qkv";
+      const Shape shape{q + 2 * kv, width};
+      dense(name, shape, spec_.qkv_bias, layer.q, {0, q});
+      dense(name, shape, spec_.qkv_bias, layer.k, {q, kv});
+      dense(name, shape, spec_.qkv_bias, layer.v, {q + kv, kv});
+    } else {
+      dense(block + "attn_q", {q, width}, spec_.qkv_bias, layer.q);
+      dense(block + "attn_k", {kv, width}, spec_.qkv_bias, layer.k);
+      dense(block + "attn_v", {kv, width}, spec_.qkv_bias, layer.v);
+    }
+    dense(block + "attn_output", {width, q}, spec_.output_bias, layer.o);
+  }
+
+  void feed_forward(const std::string& block, LayerWeights& layer) {
+    const std::uint32_t inner = config_.feed_forward, width = config_.width;
+    if (spec_.gate_in_up) {
+      const Shape shape{2 * inner, width};
+      dense(block + "ffn_up", shape, spec_.ffn_bias, layer.gate, {0, inner});
+      dense(block + "ffn_up", shape, spec_.ffn_bias, layer.up, {inner, inner});
+    } else {
+      dense(block + "ffn_gate", {inner, width}, spec_.ffn_bias, layer.gate);
+      dense(block + "ffn_up", {inner, width}, spec_.ffn_bias, layer.up);
+    }
+    dense(block + "ffn_down", {width, inner}, spec_.ffn_bias, layer.down);
+  }
+
+  std::uint32_t q_rows() const { return config_.heads * config_.head_dim; }
+  std::uint32_t kv_rows() const { return config_.kv_heads * config_.head_dim; }
+
+  const GgufFile& file_;
+  const DecoderSpec& spec_;
+  const ModelConfig& config_;
+  DecoderWeights& into_;
+  WeightPlan plan_;
+};
+
+}  // namespace
+
+DecoderWeights load_decoder_weights(const GgufFile& file, const DecoderSpec& spec, const ModelConfig& config,
+                                    Backend& backend) {
+  DecoderWeights weights;
+  weights.layers.resize(config.layers);
+  Collector collector(file, spec, config, weights);
+  WeightPlan& plan = collector.collect();
+  weights.parameters = plan.parameters();
+  plan.load(backend, config.precision);
+  if (file.find_tensor("output.weight") == nullptr) weights.output.weight = weights.embedding;
+  return weights;
+}
+
+}  // namespace pykv

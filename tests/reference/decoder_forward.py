@@ -1,0 +1,201 @@
+"""Exact forward pass of a GGUF file in NumPy: the definition that pykv is held to.
+
+Llama, OLMo 2, Phi 3, Qwen 2 and Qwen 3. Norms, biases and fused matrices are taken where
+the file has them; only the pairs of the rotary embedding depend on the architecture.
+
+Reads and dequantizes the file with the `gguf` package; nothing of pykv is used. `dtype` is
+that of all arithmetic (float32 or float64).
+"""
+
+# NumPy's stubs type many operators as Any.
+# mypy: disable-error-code="no-any-return"
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import gguf
+import numpy as np
+import numpy.typing as npt
+
+Array = npt.NDArray[np.floating[Any]]
+
+
+def through_q8_0(x: Array) -> Array:
+    """x [..., n * 32] as a q8_0 cache gives it back: int8 times an f16 scale per 32 elements."""
+    blocks = x.reshape(-1, 32)
+    scale = np.abs(blocks).max(axis=1, keepdims=True) / x.dtype.type(127)
+    quantized = np.rint(blocks / np.where(scale > 0, scale, 1))
+    return (quantized * scale.astype(np.float16).astype(x.dtype)).reshape(x.shape)
+
+
+def softmax(x: Array) -> Array:
+    e = np.exp(x - x.max(axis=-1, keepdims=True))
+    return e / e.sum(axis=-1, keepdims=True)
+
+
+def log_softmax(x: Array) -> npt.NDArray[np.float64]:
+    """Natural logarithms of the probabilities, float64 whatever x is."""
+    wide = x.astype(np.float64)
+    wide = wide - wide.max(axis=-1, keepdims=True)
+    return wide - np.log(np.exp(wide).sum(axis=-1, keepdims=True))
+
+
+class DecoderReference:
+    """All weights of one file, dequantized to `dtype`.
+
+    `store` is what happens to K and V [tokens, kv_heads, head_dim] on their way through a
+    cache; by default nothing. `context` is the longest sequence to come (by default the
+    trained context), which decides between the rotary factors of Phi 3.
+    """
+
+    store: Callable[[Array], Array] | None = None
+
+    def __init__(
+        self,
+        path: str | Path,
+        dtype: type[np.floating[Any]] = np.float32,
+        context: int | None = None,
+    ) -> None:
+        reader = gguf.GGUFReader(path)
+        self.dtype = dtype
+        self.weights: dict[str, Array] = {}
+        for tensor in reader.tensors:
+            values = gguf.dequantize(tensor.data, tensor.tensor_type)
+            shape = [int(n) for n in reversed(tensor.shape)]
+            self.weights[tensor.name] = values.reshape(shape).astype(dtype)
+        self.architecture = str(reader.fields["general.architecture"].contents())
+        prefix = f"{self.architecture}."
+        self.numbers: dict[str, Any] = {
+            name.removeprefix(prefix): field.contents()
+            for name, field in reader.fields.items()
+            if name.startswith(prefix)
+        }
+        number = self.numbers.get
+        self.layers = int(number("block_count", 0))
+        self.heads = int(number("attention.head_count", 0))
+        self.kv_heads = int(number("attention.head_count_kv", self.heads))
+        self.width = int(number("embedding_length", 0))
+        self.feed_forward_width = int(number("feed_forward_length", 0))
+        self.head_dim = int(number("attention.key_length", self.width // self.heads))
+        self.epsilon = float(number("attention.layer_norm_rms_epsilon", 1e-5))
+        self.scale = float(number("attention.scale", self.head_dim**-0.5))
+        self.logit_scale = float(number("logit_scale", 1.0))
+        self.rope_dims = int(number("rope.dimension_count", self.head_dim))
+        trained = int(number("context_length", 0))
+        self.frequencies, self.magnitude = self.rotation(context or trained, trained)
+
+    def rotation(self, context: int, trained: int) -> tuple[npt.NDArray[np.float64], float]:
+        """Radians per position of each pair, and the factor on what is rotated."""
+        number = self.numbers.get
+        base = float(number("rope.freq_base", 10000.0))
+        pairs = np.arange(self.rope_dims // 2, dtype=np.float64)
+        frequency = base ** (-2.0 * pairs / self.rope_dims)
+        original = int(number("rope.scaling.original_context_length", trained))
+        which = "long" if context > original else "short"
+        for name in ("rope_freqs.weight", f"rope_factors_{which}.weight"):
+            if name in self.weights:
+                frequency = frequency / self.weights[name].astype(np.float64)
+        kind = number("rope.scaling.type", "linear")
+        factor = float(number("rope.scaling.factor", 0.0) or number("rope.scale_linear", 1.0))
+        magnitude = float(number("rope.scaling.attn_factor", 1.0))
+        if kind == "linear":
+            frequency = frequency / factor
+        elif kind == "yarn":
+            turns = {"fast": 32.0, "slow": 1.0}
+            low, high = (
+                self.rope_dims
+                * np.log(original / (number(f"rope.scaling.yarn_beta_{k}", turns[k]) * 2 * np.pi))
+                / (2 * np.log(base))
+                for k in ("fast", "slow")
+            )
+            low, high = max(np.floor(low), 0), min(np.ceil(high), self.rope_dims - 1)
+            interpolated = np.clip((pairs - low) / max(high - low, 0.001), 0, 1)
+            frequency = frequency * (1 - interpolated) + frequency / factor * interpolated
+            default = 0.1 * np.log(factor) + 1.0 if factor > 1 else 1.0
+            magnitude *= float(number("rope.scaling.yarn_attn_factor", default))
+        return frequency, magnitude
+
+    def norm(self, x: Array, name: str) -> Array:
+        """RMS norm over groups as long as the gain; x itself if the file has no such norm."""
+        gain = self.weights.get(name)
+        if gain is None:
+            return x
+        groups = x.reshape(*x.shape[:-1], -1, len(gain))
+        mean_square = np.mean(groups * groups, axis=-1, keepdims=True)
+        normed = groups / np.sqrt(mean_square + self.dtype(self.epsilon)) * gain
+        return normed.reshape(x.shape)
+
+    def dense(self, x: Array, name: str, rows: slice = slice(None)) -> Array:
+        """A linear layer, or a range of its outputs."""
+        out = x @ self.weights[f"{name}.weight"][rows].T
+        bias = self.weights.get(f"{name}.bias")
+        return out if bias is None else out + bias[rows]
+
+    def rope(self, x: Array) -> Array:
+        """Rotates pairs of x [tokens, heads, head_dim] by position."""
+        angle = np.arange(len(x), dtype=np.float64)[:, None, None] * self.frequencies
+        cos = (self.magnitude * np.cos(angle)).astype(self.dtype)
+        sin = (self.magnitude * np.sin(angle)).astype(self.dtype)
+        half = self.rope_dims // 2
+        if self.architecture == "llama":
+            first, second = slice(0, self.rope_dims, 2), slice(1, self.rope_dims, 2)
+        else:
+            first, second = slice(0, half), slice(half, self.rope_dims)
+        out = x.copy()
+        out[..., first] = x[..., first] * cos - x[..., second] * sin
+        out[..., second] = x[..., first] * sin + x[..., second] * cos
+        return out
+
+    def queries_keys_values(self, x: Array, layer: int) -> tuple[Array, Array, Array]:
+        block = f"blk.{layer}."
+        q_rows, kv_rows = self.heads * self.head_dim, self.kv_heads * self.head_dim
+        if f"{block}attn_qkv.weight" in self.weights:
+            bounds = np.cumsum([0, q_rows, kv_rows, kv_rows])
+            parts = [slice(begin, end) for begin, end in pairwise(bounds)]
+            q, k, v = (self.dense(x, f"{block}attn_qkv", part) for part in parts)
+        else:
+            q, k, v = (self.dense(x, f"{block}attn_{name}") for name in "qkv")
+        q = self.norm(q, f"{block}attn_q_norm.weight").reshape(len(x), self.heads, self.head_dim)
+        k = self.norm(k, f"{block}attn_k_norm.weight").reshape(len(x), self.kv_heads, self.head_dim)
+        return self.rope(q), self.rope(k), v.reshape(len(x), self.kv_heads, self.head_dim)
+
+    def attention(self, x: Array, layer: int) -> Array:
+        tokens = len(x)
+        q, k, v = self.queries_keys_values(x, layer)
+        if self.store is not None:
+            k, v = self.store(k), self.store(v)
+        visible = np.tril(np.ones((tokens, tokens), dtype=bool))
+        out = np.empty_like(q)
+        for head in range(self.heads):
+            kv = head // (self.heads // self.kv_heads)
+            scores = q[:, head] @ k[:, kv].T * self.dtype(self.scale)
+            out[:, head] = softmax(np.where(visible, scores, self.dtype(-np.inf))) @ v[:, kv]
+        flat = out.reshape(tokens, self.heads * self.head_dim)
+        return self.dense(flat, f"blk.{layer}.attn_output")
+
+    def feed_forward(self, x: Array, layer: int) -> Array:
+        block, inner = f"blk.{layer}.", self.feed_forward_width
+        if f"{block}ffn_gate.weight" in self.weights:
+            gate, up = self.dense(x, f"{block}ffn_gate"), self.dense(x, f"{block}ffn_up")
+        else:
+            gate = self.dense(x, f"{block}ffn_up", slice(0, inner))
+            up = self.dense(x, f"{block}ffn_up", slice(inner, 2 * inner))
+        activated = gate / (self.dtype(1.0) + np.exp(-gate)) * up
+        return self.dense(activated, f"{block}ffn_down")
+
+    def logits(self, tokens: Sequence[int], rows: slice = slice(None)) -> Array:
+        """Logits [selected rows, vocab] of a sequence that starts at position 0."""
+        x = self.weights["token_embd.weight"][np.asarray(tokens, dtype=np.int64)]
+        for layer in range(self.layers):
+            block = f"blk.{layer}."
+            mixed = self.attention(self.norm(x, f"{block}attn_norm.weight"), layer)
+            x = x + self.norm(mixed, f"{block}post_attention_norm.weight")
+            fed = self.feed_forward(self.norm(x, f"{block}ffn_norm.weight"), layer)
+            x = x + self.norm(fed, f"{block}post_ffw_norm.weight")
+        x = self.norm(x[rows], "output_norm.weight")
+        head = "output" if "output.weight" in self.weights else "token_embd"
+        return self.dense(x, head) * self.dtype(self.logit_scale)
