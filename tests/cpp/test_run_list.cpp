@@ -71,7 +71,7 @@ TEST(wrong_arguments_change_nothing) {
   CellMap map(1);
   RunList list(map);
   take_and_append(map, list, {0, 0, 8, 0});
-  CHECK_THROWS(InvalidArgument, list.append({7, 8, 1, 0}, share));
+  CHECK_THROWS(InvalidArgument, list.append({6, 8, 1, 0}, share));
   CHECK_THROWS(InvalidArgument, list.append({-1, 8, 1, 0}, share));
   CHECK_THROWS(InvalidArgument, list.append({kMaxPos - 1, 0, 2, 0}, share));
   CHECK_THROWS(IntegrityError, list.append({8, 8, 1, 0}, share));  // a free cell
@@ -192,6 +192,57 @@ TEST(tokens_of_two_lists_interleave) {
   list.check_integrity();
 }
 
+TEST(tokens_may_share_a_position) {
+  CellMap map(4);
+  RunList list(map), other(map);
+  for (Pos i = 0; i < 60; ++i) take_and_append(map, list, {i / 3, static_cast<CellIndex>(i), 1, 0});
+  CHECK(list.tokens() == 60 && list.end() == 20 && list.runs() == 41);
+  CHECK(list.next(7) == 7 && list.previous(7) == 6 && !list.next(20));
+  list.check_integrity();
+  std::uint32_t tokens = 0;
+  list.for_each({5, 10}, [&](const Run& run) { tokens += run.length; });
+  CHECK(tokens == 15);
+  other.insert(list, {2, 4});
+  other.insert(list, {18, 20});
+  list.remove({2, 19});
+  CHECK(list.tokens() == 9 && other.tokens() == 12);
+  CHECK_THROWS(InvalidArgument, other.insert(list, {0, 20}));
+  CHECK_THROWS(InvalidArgument, other.append({18, 100, 1, 0}, share));
+  list.remove({19, 20});
+  list.insert(other, {0, 20});  // interleaving with nothing
+  CHECK(list.tokens() == 18 && list.previous(18) == 3);
+  RunList third(map);
+  third.insert(list, {0, 3});
+  list.remove({0, 1});
+  list.remove({2, 3});
+  third.remove({1, 2});
+  list.insert(third, {0, 3});  // 0 and 2 around 1
+  CHECK(list.tokens() == 18);
+  CHECK(list.shift_room({2, 4}).highest == 14 && list.shift_room({2, 4}).lowest == 0);
+  list.shift({2, 4}, 14, 1);
+  list.truncate(18);
+  CHECK(list.tokens() == 12 && list.end() == 18);
+  CHECK(list.last() == (Run{17, 11, 1, 1}));
+  list.check_integrity();
+}
+
+TEST(what_a_list_owns_shows_in_its_holders) {
+  CellMap map(64);
+  RunList list(map);
+  for (std::uint32_t i = 0; i < 2000; ++i) take_and_append(map, list, {static_cast<Pos>(i), 2 * i, 1, 0});
+  RunList fork(list);
+  CHECK(map.holders(2 * 1000) == 1);
+  fork.own({1000, 1001});
+  CHECK(map.holders(2 * 1000) == 2 && map.holders(2 * 500) == 1 && map.holders(2 * 1500) == 1);
+  fork.own({0, 2000});
+  for (std::uint32_t i = 0; i < 2000; ++i) CHECK(map.holders(2 * i) == 2);
+  CHECK(fork.to_vector() == list.to_vector() && fork.shared_cells() == 2000);
+  list = RunList(map);
+  CHECK(fork.shared_cells() == 0);
+  fork.check_integrity();
+  map.check_integrity();
+}
+
 TEST(a_window_that_slides_stays_shallow) {
   CellMap map(64);
   RunList list(map);
@@ -281,9 +332,9 @@ void compare(const RunList& list, const Model& model, std::mt19937& random) {
   std::vector<Run> clipped;
   list.for_each(span, [&](const Run& run) { clipped.push_back(run); });
   CHECK(clipped == runs_of(model, span));
-  const auto found = std::find_if(all.begin(), all.end(),
+  const auto found = std::find_if(all.rbegin(), all.rend(),
                                   [&](const Run& run) { return run.first <= begin && begin < run.end(); });
-  CHECK(list.find(begin) == (found == all.end() ? std::nullopt : std::optional(*found)));
+  CHECK(list.find(begin) == (found == all.rend() ? std::nullopt : std::optional(*found)));
 }
 
 struct World {
@@ -296,7 +347,8 @@ struct World {
     const auto found = find_cells(map, {&request, 1});
     if (!found) return;
     for (const CellSpan span : found->front()) {
-      const Pos gap = random() % 10 == 0 ? 2 : 0;
+      const auto dice = random() % 20;
+      const Pos gap = dice < 2 ? 2 : dice == 2 && lists[i].end() > 0 ? -1 : 0;
       const Pos rotation = random() % 8 == 0 ? 5 : 0;
       map.take(SeqId{i + 1}, span);
       add(i, {lists[i].end() + gap, span.begin, span.length, rotation}, adopt);
@@ -325,10 +377,11 @@ struct World {
     bool has_one = false;
     for (const Token1& token : models[j]) {
       if (token.pos < span.begin || token.pos >= span.end) continue;
-      const auto at = std::find_if(joined.begin(), joined.end(),
-                                   [&](const Token1& other) { return other.pos >= token.pos; });
-      has_one = has_one || (at != joined.end() && at->pos == token.pos);
-      joined.insert(at, token);
+      has_one = has_one || std::any_of(models[i].begin(), models[i].end(),
+                                       [&](const Token1& other) { return other.pos == token.pos; });
+      joined.insert(std::find_if(joined.begin(), joined.end(),
+                                 [&](const Token1& other) { return other.pos > token.pos; }),
+                    token);
     }
     if (has_one) {
       CHECK_THROWS(InvalidArgument, lists[i].insert(lists[j], span));

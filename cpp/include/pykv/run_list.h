@@ -4,7 +4,8 @@
 // starting at `cell`, and were stored for positions lower by `rotation`. Runs name
 // cells, not extents: extent boundaries move when others share or leave, runs do not.
 //
-// The list is a balanced tree (B+ tree). Positions ascend and may have gaps. A leaf holds up to 16
+// Positions never descend; they may have gaps, and neighbours may share one (then no run
+// has two tokens of it). The list is a balanced tree (B+ tree). A leaf holds up to 16
 // *pieces*: parts of runs that lie in one block each. Pieces that continue each other are
 // one run wherever runs are counted or visited, also across leaves. Copying a list (fork)
 // copies one pointer: O(1). Each leaf holds its cells once in the CellMap, however many
@@ -51,8 +52,8 @@ class RunList {
   Pos end() const;                  // one past the last position, 0 if empty
   std::optional<Run> last() const;  // all of these O(1)
 
-  // Appends `run`, whose first position must be >= end() and whose last one < kMaxPos
-  // (throws InvalidArgument). `adopt`: the cells were taken (CellMap::take) by the caller
+  // Appends `run`, whose first position must be >= the last one of the list and whose last
+  // one < kMaxPos (throws InvalidArgument). `adopt`: the cells were taken (CellMap::take) by the caller
   // for this list and one holder passes to it; otherwise (sharing) the list adds a holder
   // of its own. If this throws, list and holders are as before.
   // O(log pieces + blocks of the run).
@@ -86,6 +87,10 @@ class RunList {
     bool has(Pos delta) const { return delta >= lowest && delta <= highest; }
   };
   ShiftRoom shift_room(Span span) const;
+
+  // Gives the list leaves of its own for the tokens in `span`: CellMap::holders() then tells
+  // whether anybody else has one of their cells. O(pieces of the span).
+  void own(Span span);
 
   // The lowest position >= pos, the highest one < pos, that the list has. O(log pieces).
   std::optional<Pos> next(Pos pos) const;
@@ -122,6 +127,7 @@ class RunList {
   void append_below(const Node& node, Span span);
   void append(const RunList& from, Span span);
   void hang(Node& node, Path& path);
+  void own_below(Node*& slot, Span span);
   void tidy_right_edge();
   void even_out_last(Node& parent);
   void collapse();

@@ -109,9 +109,6 @@ struct Cache::Impl {
   bool withdraw_announcements();  // of all sequences; false: there were none
   // Puts the holder to exact_upto; drops what is announced and not ready.
   void settle(Sequence& sequence);
-  // Gives the sequence another list, the same below `exact`; its exact lineage ends there.
-  void edit(Sequence& sequence, RunList runs, Pos exact);
-  void follow(Sequence& sequence, const Sequence& source, Pos exact);
   void keep(std::span<const SeqId> kept, const char* method);
   // Makes the item's tokens matchable and moves exact_upto, if they are exact. Without
   // memory for that they stay private, and the exact lineage ends before them.

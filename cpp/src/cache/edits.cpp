@@ -2,7 +2,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "cache/cache_impl.h"
+#include "cache/edit.h"
 
 namespace pykv {
 namespace {
@@ -26,16 +26,6 @@ Span checked_span(std::optional<Span> span, Span bounds, const char* method) {
                         ") or is reversed; bounds() tells the limits");
 }
 
-void Cache::Impl::edit(Sequence& sequence, RunList runs, Pos exact) {
-  if (exact < sequence.exact_upto) {
-    withdraw_announcement(sequence);
-    tree.rewind(sequence.holder, static_cast<std::uint32_t>(exact), now());
-    sequence.exact_upto = exact;
-  }
-  sequence.runs = std::move(runs);
-  touch();
-}
-
 void Cache::remove(SeqId seq, std::optional<Span> span) {
   Impl& c = *impl_;
   const auto lock = c.link->lock();
@@ -44,15 +34,14 @@ void Cache::remove(SeqId seq, std::optional<Span> span) {
   if (!first_in(sequence.runs, gone)) return;
   RunList rest = sequence.runs;
   rest.remove(gone);
-  c.edit(sequence, std::move(rest), gone.begin);
+  Edit(c, sequence, gone.begin).apply(std::move(rest));
 }
 
 void Cache::clear(SeqId seq) {
   Impl& c = *impl_;
   const auto lock = c.link->lock();
   Impl::Sequence& sequence = c.find_for_change(seq, "clear");
-  c.withdraw_announcement(sequence);
-  c.edit(sequence, RunList(c.cells), 0);
+  Edit(c, sequence, 0).apply(RunList(c.cells));
 }
 
 void Cache::copy(SeqId from, std::optional<Span> span, SeqId to) {
@@ -70,10 +59,10 @@ void Cache::copy(SeqId from, std::optional<Span> span, SeqId to) {
     throw InvalidArgument(where("copy") + "sequence " + std::to_string(to.value) + " has tokens in the " +
                           text(wanted) + "; remove() them first");
   }
-  c.withdraw_announcement(target);
-  const bool is_prefix = target.runs.tokens() == 0 && *first == 0 && source.name_space == target.name_space;
-  if (is_prefix) c.follow(target, source, std::min(source.exact_upto, wanted.end));
-  c.edit(target, std::move(runs), is_prefix ? wanted.end : *first);
+  if (target.runs.tokens() == 0 && *first == 0 && source.name_space == target.name_space)
+    Edit(c, target, source, std::min(source.exact_upto, wanted.end)).apply(std::move(runs));
+  else
+    Edit(c, target, *first).apply(std::move(runs));
 }
 
 void Cache::shift(SeqId seq, std::optional<Span> span, Pos delta) {
@@ -93,7 +82,7 @@ void Cache::shift(SeqId seq, std::optional<Span> span, Pos delta) {
   }
   RunList runs = sequence.runs;
   runs.shift(moved, delta, rotates ? delta : 0);
-  c.edit(sequence, std::move(runs), *first);
+  Edit(c, sequence, *first).apply(std::move(runs));
 }
 
 bool Cache::Impl::rotates(const char* method) const {
@@ -108,20 +97,6 @@ bool Cache::Impl::rotates(const char* method) const {
     any = any || known->dims != 0;
   }
   return any;
-}
-
-// The sequence, which is empty, will have the first `exact` tokens of `source`.
-void Cache::Impl::follow(Sequence& sequence, const Sequence& source, Pos exact) {
-  const PrefixTree::HolderId holder = tree.copy(source.holder);
-  try {
-    const auto depth = static_cast<std::uint32_t>(exact);
-    if (depth < tree.depth(holder)) tree.rewind(holder, depth, now());
-  } catch (...) {
-    tree.detach(holder, now());
-    throw;
-  }
-  tree.detach(std::exchange(sequence.holder, holder), now());
-  sequence.exact_upto = exact;
 }
 
 }  // namespace pykv

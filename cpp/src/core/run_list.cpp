@@ -109,9 +109,9 @@ RunList::Node* RunList::writable(Node*& slot) {
 void RunList::append(const Run& run, Hold hold) {
   if (run.length == 0) return;
   const Pos old_end = end();
-  if (run.first < old_end)
-    throw InvalidArgument("[RunList.append] " + text(run) + " begins before the end of the list at " +
-                          std::to_string(old_end) + "; truncate first");
+  if (run.first < std::max(old_end - 1, 0))
+    throw InvalidArgument("[RunList.append] " + text(run) + " begins before the last position " +
+                          std::to_string(old_end - 1) + "; truncate first");
   if (run.length > static_cast<std::uint32_t>(kMaxPos - run.first))
     throw InvalidArgument("[RunList.append] " + text(run) + " passes the last position " +
                           std::to_string(kMaxPos));

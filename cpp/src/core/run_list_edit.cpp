@@ -125,6 +125,18 @@ void RunList::append(const RunList& from, Span span) {
     append_below(*from.root_, span);
 }
 
+void RunList::own(Span span) {
+  if (root_ != nullptr) own_below(root_, span);
+}
+
+void RunList::own_below(Node*& slot, Span span) {
+  Node& node = *writable(slot);
+  for (std::uint32_t i = 0; !node.is_leaf() && i < node.count; ++i) {
+    const RunSummary& sum = node.children[i]->sum;
+    if (sum.head.first < span.end && sum.tail.end() > span.begin) own_below(node.children[i], span);
+  }
+}
+
 void RunList::insert(const RunList& from, Span span) {
   const std::optional<Pos> first = from.next(span.begin);
   if (!first || *first >= span.end) return;
@@ -143,7 +155,9 @@ void RunList::insert(const RunList& from, Span span) {
   if (next(whole.begin).value_or(kMaxPos) >= whole.end)
     add(whole);
   else
-    from.for_each(span, [&](const Run& run) { add({run.first, run.end()}); });
+    from.for_each(span, [&](const Run& run) {
+      if (run.end() > reached) add({std::max(run.first, reached), run.end()});
+    });
   joined.append(*this, {reached, kMaxPos});
   *this = std::move(joined);
 }

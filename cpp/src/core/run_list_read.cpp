@@ -111,7 +111,7 @@ bool operator==(const RunSummary& a, const RunSummary& b) {
 void check_piece(const Run& piece, Pos end, const CellMap& cells) {
   require(piece.length > 0 && piece.cell % kBlockCells + piece.length <= kBlockCells,
           "a piece is empty or leaves its block");
-  require(piece.first >= end, "positions do not ascend");
+  require(piece.first >= std::max(end - 1, 0), "positions descend");
   for (std::uint32_t i = 0; i < piece.length; ++i)
     require(cells.holders(piece.cell + i) > 0, "a cell of the list has no holder");
 }
