@@ -54,13 +54,18 @@ const AttentionBatch& Step::Impl::batch() {
   made.groups.reserve(plan->items.size());
   for (const Plan::Data::Item& item : plan->items) {
     const auto first_segment = static_cast<std::uint32_t>(made.segments.size());
+    // A token's slot is its position, plus one for each token before it that shares one.
+    std::uint32_t repeats = 0;
+    Pos reached = 0;
     item.sequence->runs.for_each({0, item.end()}, [&](const Run& run) {
+      if (run.first < reached) ++repeats;
+      reached = run.end();
       made.segments.push_back(
-          {run.first, run.cell, run.length, run.rotation, static_cast<std::uint32_t>(run.first)});
+          {run.first, run.cell, run.length, run.rotation, static_cast<std::uint32_t>(run.first) + repeats});
     });
     const auto segments = static_cast<std::uint32_t>(made.segments.size()) - first_segment;
     made.groups.push_back({item.first_row, item.count, item.first, first_segment, segments,
-                           static_cast<std::uint32_t>(item.first)});
+                           static_cast<std::uint32_t>(item.first) + repeats});
   }
   return attention.emplace(std::move(made));
 }
