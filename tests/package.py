@@ -39,8 +39,11 @@ def main() -> None:
         run(python, "-c", "import pykv; pykv.build_info()", cwd=folder)
         run(python, str(ROOT / "examples" / "two_sessions.py"), cwd=folder)
         print(run(f"{folder}/venv/bin/pykv", "--version", cwd=folder))
+        doctor = [f"{folder}/venv/bin/pykv", "doctor", "--port", "0", "--admin-port", "0"]
+        print(run(*doctor, cwd=folder))
         run(python, "-m", "pip", "install", "-q", f"{wheel}[server]", cwd=folder)
         run(f"{folder}/venv/bin/pykv", "serve", "--help", cwd=folder)
+        run(*doctor, cwd=folder)
         print(f"{wheel.name}: {wheel.stat().st_size / 1e6:.1f} MB, installed and used")
 
 

@@ -10,6 +10,9 @@ from typing import Any
 
 from pykv.cli import config, output
 from pykv.cli.checks import Finding
+from pykv.cli.checks.install import check_folders, check_packages
+from pykv.cli.checks.machine import check_machine
+from pykv.cli.checks.ports import check_port, reachable
 from pykv.cli.checks.prompts import Divergence, compare, read_prompt
 from pykv.cli.options import ADMIN_PORT, HOST, MODEL, POOL, PORT, THREADS
 
@@ -49,9 +52,6 @@ def add_parser(subparsers: Any) -> None:
 def run(args: argparse.Namespace) -> int:
     if args.prompts:
         return _compare(args)
-    from pykv.cli.checks.install import check_folders, check_packages
-    from pykv.cli.checks.machine import check_machine
-
     findings = [
         *check_machine(args.threads),
         *_addresses(args),
@@ -72,10 +72,6 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _addresses(args: argparse.Namespace) -> list[Finding]:
-    try:
-        from pykv.cli.checks.ports import check_port, reachable
-    except ModuleNotFoundError as error:
-        return [Finding("ports", "note", f"not looked at: {error}")]
     findings = [
         check_port("API", args.host, args.port, "--port"),
         check_port("dashboard", "127.0.0.1", args.admin_port, "--admin-port"),

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from pykv._core import Error, InvalidArgument
 from pykv.cli import config
-from pykv.cli.options import MAX_TOKENS, MODEL, POOL, SAMPLING, THREADS
+from pykv.cli.options import MAX_TOKENS, MODEL, POOL, SAMPLING, THREADS, text_or_stdin
 
 if TYPE_CHECKING:
     from pykv.runtime import Runtime
@@ -33,7 +33,7 @@ def add_parser(subparsers: Any) -> None:
         allow_abbrev=False,
     )
     add = parser.add_argument
-    add("-p", "--prompt", required=True, help="text to continue; -: read it from stdin")
+    add("-p", "--prompt", help="text to continue; -: read it from stdin")
     add("--chat", action="store_true", help="answer the prompt as a user's message")
     config.declare(
         parser,
@@ -43,10 +43,12 @@ def add_parser(subparsers: Any) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
+    if args.prompt is None:
+        args.usage_error("-p/--prompt is missing")
     from pykv import models
     from pykv.runtime import Runtime, RuntimeOptions
 
-    prompt = _stdin() if args.prompt == "-" else args.prompt
+    prompt = text_or_stdin(args.prompt, "generate")
     options = RuntimeOptions(
         model=args.model or models.DEFAULT_MODEL,
         ctx_size=args.ctx_size,
@@ -67,13 +69,6 @@ def run(args: argparse.Namespace) -> int:
         print(flush=True)
         print(_figures(report), file=sys.stderr)
     return 0
-
-
-def _stdin() -> str:
-    try:
-        return sys.stdin.buffer.read().decode()
-    except UnicodeDecodeError as error:
-        raise InvalidArgument(f"[pykv generate] stdin is not UTF-8 text: {error}") from None
 
 
 def prompt_tokens(runtime: Runtime, prompt: str, *, chat: bool) -> list[int]:

@@ -155,9 +155,12 @@ def _tokenizer_text(facts: ModelFacts) -> str:
 def _tokenizer(facts: ModelFacts) -> tuple[str, str, str]:
     """Kind, pre-tokenizer, and why it cannot be used."""
     from pykv._core import CorruptModel, UnsupportedModel
-    from pykv.tokenizer.metadata import MODELS, text_of, tokenizer_model
-    from pykv.tokenizer.pretokenizers import pre_tokenizer
 
+    try:
+        from pykv.tokenizer.metadata import MODELS, text_of, tokenizer_model
+        from pykv.tokenizer.pretokenizers import pre_tokenizer
+    except ModuleNotFoundError as error:
+        return "", "", f"not looked at: the package {error.name!r} is missing"
     try:
         kind = tokenizer_model(facts.gguf)
         pre = text_of(facts.gguf, "tokenizer.ggml.pre", "default")

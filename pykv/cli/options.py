@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import math
 import re
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -70,6 +71,16 @@ def client_name(text: str) -> str:
     if not re.fullmatch(r"[\x21-\x7e]{1,256}", text):
         raise argparse.ArgumentTypeError("a name has 1 … 256 printable ASCII characters, no spaces")
     return text
+
+
+def text_or_stdin(given: str | None, command: str) -> str:
+    """The text of an argument; read from stdin if there is none, or for "-"."""
+    if given is not None and given != "-":
+        return given
+    try:
+        return sys.stdin.buffer.read().decode()
+    except UnicodeDecodeError as error:
+        raise _core.InvalidArgument(f"[pykv {command}] stdin is not UTF-8 text: {error}") from None
 
 
 @dataclass(frozen=True)

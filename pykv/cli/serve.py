@@ -122,8 +122,8 @@ def _print_example(url: str) -> None:
 
 
 def _serve(args: argparse.Namespace, model: str, sock: socket.socket, stack: ExitStack) -> None:
+    from pykv.listen import url_of
     from pykv.server import create_app
-    from pykv.server.listen import url_of
     from pykv.server.serving import serve
 
     level = logging.INFO if args.verbose else logging.WARNING
@@ -152,7 +152,7 @@ def _serve(args: argparse.Namespace, model: str, sock: socket.socket, stack: Exi
 def run(args: argparse.Namespace) -> int:
     _check(args)
     from pykv import models
-    from pykv.server.listen import listen
+    from pykv.listen import listen
 
     # Until the event loop takes over, SIGTERM ends the work as Ctrl-C does.
     previous = signal.signal(signal.SIGTERM, _interrupt)

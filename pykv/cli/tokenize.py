@@ -5,12 +5,11 @@ from __future__ import annotations
 import argparse
 import json
 import re
-import sys
 from typing import TYPE_CHECKING, Any
 
 from pykv._core import InvalidArgument
 from pykv.cli import config, output
-from pykv.cli.options import MODEL
+from pykv.cli.options import MODEL, text_or_stdin
 
 if TYPE_CHECKING:
     from pykv.tokenizer import Tokenizer
@@ -52,7 +51,7 @@ def run(args: argparse.Namespace) -> int:
     from pykv.tokenizer import Tokenizer
 
     path = models.resolve(args.model or models.DEFAULT_MODEL)
-    text = read_text(args.text)
+    text = text_or_stdin(args.text, "tokenize")
     tokenizer = Tokenizer.from_gguf(GgufFile(path))
     if args.decode:
         ids = _ids(text)
@@ -70,17 +69,6 @@ def run(args: argparse.Namespace) -> int:
         rows = [(str(i), _kind(tokenizer, i), piece(tokenizer, i)) for i in ids]
         print(output.table(("id", "type", "piece"), rows, right=(0,)))
     return 0
-
-
-def read_text(given: str | None) -> str:
-    """The text of an argument, or of stdin."""
-    if given not in (None, "-"):
-        assert given is not None
-        return given
-    try:
-        return sys.stdin.buffer.read().decode()
-    except UnicodeDecodeError as error:
-        raise InvalidArgument(f"[pykv tokenize] stdin is not UTF-8 text: {error}") from None
 
 
 def piece(tokenizer: Tokenizer, token: int) -> str:

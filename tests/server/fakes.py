@@ -16,6 +16,7 @@ import uvicorn
 
 from pykv import _core
 from pykv.server.connection import connection_class
+from pykv.tokenizer import Tokenizer
 
 BOS, END = 256, 257
 VOCAB = 258
@@ -194,6 +195,18 @@ def fake_runtime() -> Any:
         describe=lambda: "KV pool: 200 cells",
         close=lambda: None,
     )
+
+
+def spelled(tokenizer: Tokenizer, text: str) -> list[int]:
+    """The text byte by byte, as no tokenizer would give it."""
+    ids = [
+        i
+        for byte in text.encode()
+        for i in range(256 + 3)
+        if tokenizer.token_bytes(i) == bytes([byte])
+    ]
+    assert tokenizer.decode(ids) == text and ids != tokenizer.encode(text)
+    return ids
 
 
 class Client:

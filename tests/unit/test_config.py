@@ -63,8 +63,8 @@ def test_flag_before_environment_before_table_before_top_before_default(
 def test_every_kind_of_value(show: Any, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write(home, 'temp = 0\ntop-p = 0.5\nmodel = "x.gguf"\n[bench]\nnpp = [1, 2]\nntg = "3,4"\n'
                 "[serve]\nverbose = true\n")  # fmt: skip
-    assert show("generate", "-p", "x")["temp"][0] == 0
-    assert show("generate", "-p", "x")["top_p"][0] == 0.5
+    assert show("generate")["temp"][0] == 0
+    assert show("generate")["top_p"][0] == 0.5
     bench = show("bench", "batched")
     assert (bench["model"][0], bench["npp"][0], bench["ntg"][0]) == ("x.gguf", [1, 2], [3, 4])
     assert show("serve")["verbose"][0] is True

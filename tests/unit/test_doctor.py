@@ -1,24 +1,23 @@
-"""`pykv doctor`: each check in good and bad weather, and two prompts against each other."""
+"""`pykv doctor`: each check in good and bad weather."""
 
 import importlib.metadata
 import json
 import os
 import socket
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from pykv import _core
 from pykv.cli import doctor, main
 from pykv.cli.checks import Finding, install, machine, ports
-from pykv.cli.checks.prompts import compare
 from pykv.memory import limit_bytes
-from pykv.tokenizer import Tokenizer
 from tests.reference.gguf_files import write_tiny_llama
 
+ROOT = Path(__file__).resolve().parents[2]
 GIB = 1 << 30
 
 
@@ -199,8 +198,12 @@ def test_packages(monkeypatch: pytest.MonkeyPatch) -> None:
     ok, missing, old = install.check_packages()
     assert ok.state == "ok" and "numpy " in ok.found
     assert missing.found == "missing: no-such-package"
-    assert missing.advice == "pip install 'pykv-cache[server]'"
+    assert missing.state == "problem"
+    assert missing.advice.startswith("pip install 'pykv-cache[server]'")
     assert old.found == "too old: needs tokenizers>=99999"
+
+    monkeypatch.setattr(importlib.metadata, "requires", lambda name: ["numpy", "no-such", "none"])
+    assert [each.state for each in install.check_packages()] == ["ok", "note"]  # the library
 
     def absent(name: str) -> Any:
         raise importlib.metadata.PackageNotFoundError
@@ -209,6 +212,22 @@ def test_packages(monkeypatch: pytest.MonkeyPatch) -> None:
     assert [each.state for each in install.check_packages()] == ["ok"]
     assert install._release("2.10.1rc1") == (2, 10, 1)
     assert install._release("dev") == ()
+
+
+def test_it_runs_without_the_server_s_packages(capsys: Any, healthy: Path, tiny: str) -> None:
+    """Which is when one needs it."""
+    code = (
+        "import sys\n"
+        "for name in ('starlette', 'flask', 'rich', 'tokenizers', 'jinja2'):\n"
+        "    sys.modules[name] = None\n"
+        "from pykv.cli.main import main\n"
+        f"codes = [main(['doctor', *{free_ports()}, '-m', {tiny!r}]), main(['info', {tiny!r}])]\n"
+        "sys.exit(codes != [0, 0])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "note     state" in done.stdout
+    assert "the package 'jinja2' is missing" in done.stdout
 
 
 def test_no_pip(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -241,60 +260,3 @@ def test_the_report_is_aligned() -> None:
         "                 → do it\n"
         "\n2 problems found."
     )
-
-
-# --- prompts -----------------------------------------------------------------------
-
-
-@pytest.fixture(scope="module")
-def tokenizer(smollm2_gguf: Any) -> Tokenizer:
-    return Tokenizer.from_gguf(smollm2_gguf)
-
-
-def test_where_prompts_part(tokenizer: Tokenizer) -> None:
-    head = "<|im_start|>system\nYou help. Today is "
-    found = compare(tokenizer, head + "Monday.\nHello", head + "Tuesday.\nHello")
-    assert found.common_tokens == len(tokenizer.encode(head.rstrip(), parse_special=True))
-    assert (found.line, found.column) == (2, len("You help. Today is ") + 1)
-    assert found.before == head
-    assert found.after == ("Monday.\nHello", "Tuesday.\nHello")
-    assert not found.same and compare(tokenizer, head, head).same
-
-
-def test_tokens_may_part_before_the_characters(tokenizer: Tokenizer) -> None:
-    found = compare(tokenizer, "I like tea", "I like teapots")
-    assert found.common_chars == len("I like tea")
-    assert found.common_tokens == 2 and found.after == ("", "pots")
-
-
-@given(
-    a=st.text(st.sampled_from("ab \n"), max_size=12),
-    b=st.text(st.sampled_from("ab \n"), max_size=12),
-)
-def test_reports_agree_with_the_texts(tokenizer: Tokenizer, a: str, b: str) -> None:
-    found = compare(tokenizer, a, b)
-    n = found.common_chars
-    assert a[:n] == b[:n] and (a[n : n + 1] != b[n : n + 1] or a == b)
-    ids = [tokenizer.encode(text, parse_special=True) for text in (a, b)]
-    assert ids[0][: found.common_tokens] == ids[1][: found.common_tokens]
-    lines = a[:n].split("\n")
-    assert (found.line, found.column) == (len(lines), len(lines[-1]) + 1)
-    assert found.same == (ids[0] == ids[1])
-
-
-def test_the_command(capsys: Any, tmp_path: Path, tiny: str) -> None:
-    a, b = tmp_path / "a.txt", tmp_path / "b.txt"
-    a.write_text("the cat sat\x1b[2J 1")
-    b.write_text("the cat sat\x1b[2J 2")
-    text = run(capsys, "-m", tiny, "--prompts", str(a), str(b))
-    assert "part at line 1, column 17" in text and "…the cat sat\\x1b[2J " in text
-    report = json.loads(run(capsys, "-m", tiny, "--json", "--prompts", str(a), str(b)))
-    assert report["after"] == ["1", "2"]
-    assert report["common_tokens"] == report["tokens"][0] - 1
-    b.write_text(a.read_text())
-    assert "are the same" in run(capsys, "-m", tiny, "--prompts", str(a), str(b))
-    b.write_bytes(b"\xff")
-    assert main.main(["doctor", "-m", tiny, "--prompts", str(a), str(b)]) == 1
-    assert "is not UTF-8" in capsys.readouterr().err
-    assert main.main(["doctor", "-m", tiny, "--prompts", str(a), str(tmp_path / "c")]) == 1
-    assert "cannot read" in capsys.readouterr().err

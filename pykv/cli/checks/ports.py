@@ -10,14 +10,13 @@ from pathlib import Path
 from pykv._core import Error
 from pykv.cli.checks import Finding
 from pykv.cli.output import visible
+from pykv.listen import listen
 
 _LISTEN = "0A"  # state in /proc/net/tcp
 
 
 def check_port(name: str, host: str, port: int, flag: str, root: Path = Path("/")) -> Finding:
     """Whether a server could listen there now. `root`: where proc is (tests)."""
-    from pykv.server.listen import listen
-
     where = f"{host} port {port or 'any'}"
     try:
         listen(host, port, port_flag=flag).close()
