@@ -241,6 +241,12 @@ class Backend:
         """
         linear() with several weights on one input: a list of arrays.
         """
+    def measure_limit(
+        self, limit: str, seconds: typing.SupportsFloat | typing.SupportsIndex = 0.2
+    ) -> float:
+        """
+        What all threads reach together, per second: "f32_operations" or "int8_operations" (a multiply-add is two) in registers, or "read_bytes" from memory.
+        """
     def read_kv(
         self,
         pool: typing.SupportsInt | typing.SupportsIndex,
@@ -284,6 +290,16 @@ class Backend:
         gate: typing.Annotated[numpy.typing.ArrayLike, numpy.float32],
         up: typing.Annotated[numpy.typing.ArrayLike, numpy.float32],
     ) -> numpy.typing.NDArray[numpy.float32]: ...
+    def time_linear(
+        self,
+        weights: collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex],
+        outputs: typing.SupportsInt | typing.SupportsIndex,
+        x: typing.Annotated[numpy.typing.ArrayLike, numpy.float32],
+        repeats: typing.SupportsInt | typing.SupportsIndex,
+    ) -> list[float]:
+        """
+        Seconds of each of `repeats` rounds of linear() through all the weights (handles of equal shape), without copies to and from NumPy.
+        """
     def write_kv(
         self,
         pool: typing.SupportsInt | typing.SupportsIndex,

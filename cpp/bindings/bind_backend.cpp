@@ -4,6 +4,7 @@
 #include <pybind11/numpy.h>
 #include <pybind11/stl.h>
 
+#include <chrono>
 #include <cstring>
 #include <limits>
 #include <memory>
@@ -112,6 +113,47 @@ std::vector<Floats> linears(Backend& backend, const std::vector<std::uint32_t>& 
   std::vector<Floats> values;
   for (const auto& out : outs) values.push_back(out->values());
   return values;
+}
+
+// Seconds of each of `repeats` rounds through all the weights, one after the other.
+std::vector<double> time_linear(Backend& backend, const std::vector<std::uint32_t>& weights,
+                                std::uint32_t outputs, const Floats& x, std::uint32_t repeats) {
+  using Steady = std::chrono::steady_clock;
+  const Scratch in(backend, "x", x);
+  const Scratch out(backend, x.shape(0), outputs);
+  std::vector<double> seconds;
+  without_gil([&] {
+    for (std::uint32_t i = 0; i < repeats; ++i) {
+      const Steady::time_point begin = Steady::now();
+      for (const std::uint32_t weight : weights) backend.linear(WeightId{weight}, in.rows(), out.rows());
+      seconds.push_back(std::chrono::duration<double>(Steady::now() - begin).count());
+    }
+  });
+  return seconds;
+}
+
+Limit parse_limit(const std::string& name) {
+  if (name == "f32_operations") return Limit::f32_operations;
+  if (name == "int8_operations") return Limit::int8_operations;
+  if (name == "read_bytes") return Limit::read_bytes;
+  throw InvalidArgument("[Backend.measure_limit] limit \"" + name.substr(0, 40) +
+                        "\" is unknown; use f32_operations, int8_operations or read_bytes");
+}
+
+void bind_measurement(py::class_<Backend>& c) {
+  c.def("time_linear", &time_linear, py::arg("weights"), py::arg("outputs"), py::arg("x"), py::arg("repeats"),
+        "Seconds of each of `repeats` rounds of linear() through all the weights (handles of equal shape), "
+        "without copies to and from NumPy.")
+      .def(
+          "measure_limit",
+          [](Backend& backend, const std::string& limit, double seconds) {
+            const Limit kind = parse_limit(limit);
+            const py::gil_scoped_release release;
+            return backend.measure_limit(kind, seconds);
+          },
+          py::arg("limit"), py::arg("seconds") = 0.2,
+          "What all threads reach together, per second: \"f32_operations\" or \"int8_operations\" (a "
+          "multiply-add is two) in registers, or \"read_bytes\" from memory.");
 }
 
 Floats embed(Backend& backend, std::uint32_t table, std::uint32_t width, const List<Token>& tokens) {
@@ -318,6 +360,7 @@ void bind_backend(py::module_& m) {
       .def_property_readonly("weight_bytes", &Backend::weight_bytes);
   bind_operations(c);
   bind_pools(c);
+  bind_measurement(c);
 }
 
 }  // namespace pykv::bindings

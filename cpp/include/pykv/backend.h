@@ -92,6 +92,10 @@ struct BackendConfig {
   std::string isa;            // "" or "auto", "scalar", "avx2", "avx512"
 };
 
+// What a machine can do at most: float32 and 8-bit integer operations (a multiply-add is
+// two), bytes read from memory.
+enum class Limit : std::uint8_t { f32_operations, int8_operations, read_bytes };
+
 class Backend {
  public:
   explicit Backend(const BackendConfig& config);  // throws InvalidArgument, Unsupported
@@ -165,6 +169,11 @@ class Backend {
   void scale(Rows x, float factor);      // x *= factor
   // out row i = in row rows[i]
   void gather(Rows in, std::span<const std::uint32_t> rows, Rows out);
+
+  // --- measurement -----------------------------------------------------------
+  // Per second, reached by all threads together on the tier in use in a loop of nothing
+  // else: the best of the tries that fit into `seconds`. InvalidArgument unless 0 to 60.
+  double measure_limit(Limit limit, double seconds);
 
  private:
   struct Impl;

@@ -125,6 +125,11 @@ struct Kernels {
   void (*rms_norm)(const float* x, const float* gain, float epsilon, std::uint32_t n, float* out);
   void (*silu_mul)(float* gate, const float* up, std::size_t n);
   void (*add)(float* accumulator, const float* x, std::size_t n);
+  // Loops of one kind of work, for measuring limits; each returns the operations (a
+  // multiply-add is two) or bytes it did. sink: three numbers.
+  std::uint64_t (*burn_f32)(std::uint32_t rounds, float* sink);
+  std::uint64_t (*burn_int8)(std::uint32_t rounds, float* sink);
+  std::uint64_t (*read_bytes)(const std::byte* from, std::size_t bytes, float* sink);
 };
 
 const Kernels* scalar_kernels();

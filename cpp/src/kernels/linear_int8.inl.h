@@ -60,51 +60,75 @@ PYKV_INLINE void add_block(const WeightBlock<Form>& weight, const ActivationBloc
   }
 }
 
-// One panel of weights times one panel of activations: totals[row * 16 + lane].
+// With few rows a layer waits for memory. Asking for it this much earlier is enough for it to
+// arrive; past the last panel that is an address not used otherwise, hence an integer.
+template <std::size_t kBytes>
+PYKV_INLINE void prefetch_ahead(const std::byte* from) {
+  constexpr std::uintptr_t kAhead = 4096;
+  const auto begin = reinterpret_cast<std::uintptr_t>(from) + kAhead;
+  for (std::size_t at = 0; at < kBytes; at += 64)
+    __builtin_prefetch(reinterpret_cast<const void*>(begin + at));
+}
+
+// Weights meet a panel of activations in groups of panels, or activations of long rows would
+// be fetched from the second-level cache for each of them.
+constexpr std::uint32_t kGroupPanels = 4;
+
+// One block of one weight panel times the same block of all rows.
 template <class Form>
-void multiply_panels(const Int8LinearTask& task, const std::byte* panel, std::byte* activations,
-                     std::uint32_t rows, float* totals) {
+PYKV_INLINE void add_panel(const std::byte* scales, const std::byte* values, const ActivationBlock& block,
+                           std::uint32_t rows, float* totals) {
+  for (int v = 0; v < kVecs; ++v) {
+    const WeightBlock<Form> weight(scales, values, v);
+    float* const lanes = totals + v * kLanes;
+    std::uint32_t row = 0;
+    for (; row + 4 <= rows; row += 4) add_block<Form, 4>(weight, block, row, lanes + row * kPanelWidth);
+    for (; row < rows; ++row) add_block<Form, 1>(weight, block, row, lanes + row * kPanelWidth);
+  }
+}
+
+// `panels` weight panels times one panel of activations: totals[panel][row][lane].
+template <class Form>
+void multiply_panels(const Int8LinearTask& task, const std::byte* weights, std::uint32_t panels,
+                     std::byte* activations, std::uint32_t rows, float* totals) {
   constexpr std::size_t kScaleBytes = Form::kScaleRows * kPanelWidth * 2;
   constexpr std::size_t kValueBytes = Form::kWordRows * kPanelWidth * 4;
-  // With few rows a layer waits for memory. Asking for it this much earlier is enough for it
-  // to arrive; past the last panel that is an address not used otherwise, hence an integer.
-  constexpr std::size_t kAhead = 2560;
-  const auto begin = reinterpret_cast<std::uintptr_t>(panel);
+  constexpr std::size_t kTotals = std::size_t{kActivationRows} * kPanelWidth;
   const std::size_t block_bytes = activation_block_bytes(rows);
-  std::memset(totals, 0, rows * kPanelWidth * sizeof(float));
+  std::memset(totals, 0, panels * kTotals * sizeof(float));
   for (std::size_t b = 0; b < task.cols / kBlock; ++b, activations += block_bytes) {
     const ActivationBlock block(activations, rows);
-    for (std::size_t at = 0; at < kScaleBytes + kValueBytes; at += 64)
-      __builtin_prefetch(
-          reinterpret_cast<const void*>(begin + b * (kScaleBytes + kValueBytes) + kAhead + at));
-    for (int v = 0; v < kVecs; ++v) {
-      const WeightBlock<Form> weight(panel + b * kScaleBytes, panel + task.values_offset + b * kValueBytes,
-                                     v);
-      float* const lanes = totals + v * kLanes;
-      std::uint32_t row = 0;
-      for (; row + 2 <= rows; row += 2) add_block<Form, 2>(weight, block, row, lanes + row * kPanelWidth);
-      if (row < rows) add_block<Form, 1>(weight, block, row, lanes + row * kPanelWidth);
+    for (std::uint32_t p = 0; p < panels; ++p) {
+      const std::byte* const panel = weights + p * task.panel_bytes;
+      prefetch_ahead<kScaleBytes + kValueBytes>(panel + b * (kScaleBytes + kValueBytes));
+      add_panel<Form>(panel + b * kScaleBytes, panel + task.values_offset + b * kValueBytes, block, rows,
+                      totals + p * kTotals);
     }
   }
 }
 
-// Rows outside, channels inside: a panel of activations stays in the first-level cache, the
-// weights of the task in the second.
+// Rows outside, channels inside: a panel of activations stays in the caches next to the core,
+// the weights of the task in the second-level one.
 template <class Form>
 void linear_int8_as(const Int8LinearTask& task) {
-  alignas(64) float totals[kActivationRows * kPanelWidth];
+  alignas(64) float totals[kGroupPanels * kActivationRows * kPanelWidth];
   std::byte* activations = task.activations;
   for (std::uint32_t row = 0; row < task.rows; row += kActivationRows) {
     const std::uint32_t rows = task.rows - row < kActivationRows ? task.rows - row : kActivationRows;
+    const std::uint32_t group = rows <= 4 ? 1 : kGroupPanels;
     float* const out = task.out + row * task.out_stride;
-    const std::byte* panel = task.panels;
-    for (std::uint32_t channel = 0; channel < task.channels; channel += kPanelWidth) {
-      multiply_panels<Form>(task, panel, activations, rows, totals);
+    for (std::uint32_t channel = 0; channel < task.channels; channel += group * kPanelWidth) {
       const std::uint32_t left = task.channels - channel;
-      const std::size_t width = left < kPanelWidth ? left : kPanelWidth;
+      const std::uint32_t width = left < group * kPanelWidth ? left : group * kPanelWidth;
+      const std::uint32_t panels = (width + kPanelWidth - 1) / kPanelWidth;
+      multiply_panels<Form>(task, task.panels + channel / kPanelWidth * task.panel_bytes, panels, activations,
+                            rows, totals);
       for (std::uint32_t r = 0; r < rows; ++r)
-        std::memcpy(out + r * task.out_stride + channel, totals + r * kPanelWidth, width * sizeof(float));
-      panel += task.panel_bytes;
+        for (std::uint32_t at = 0; at < width; at += kPanelWidth) {
+          const std::size_t some = width - at < kPanelWidth ? width - at : kPanelWidth;
+          std::memcpy(out + r * task.out_stride + channel + at,
+                      totals + (at * kActivationRows + r * kPanelWidth), some * sizeof(float));
+        }
     }
     activations += activation_bytes(rows, task.cols);
   }

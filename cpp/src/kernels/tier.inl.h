@@ -16,9 +16,23 @@
 #include "kernels/linear_int8.inl.h"
 #include "kernels/attention.inl.h"
 #include "kernels/rows.inl.h"
+#include "kernels/limits.inl.h"
 // clang-format on
 
 constexpr Kernels make_table(const char* name) {
-  return {name,        hadamard, decode_panel, decode_cells, linear,   quantize,
-          linear_int8, attend,   merge,        rms_norm,     silu_mul, add};
+  return {.name = name,
+          .hadamard = hadamard,
+          .decode_panel = decode_panel,
+          .decode_cells = decode_cells,
+          .linear = linear,
+          .quantize = quantize,
+          .linear_int8 = linear_int8,
+          .attend = attend,
+          .merge = merge,
+          .rms_norm = rms_norm,
+          .silu_mul = silu_mul,
+          .add = add,
+          .burn_f32 = burn_f32,
+          .burn_int8 = burn_int8,
+          .read_bytes = read_bytes};
 }

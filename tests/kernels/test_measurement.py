@@ -1,0 +1,35 @@
+"""What benchmarks ask of a backend. Only that it answers: how fast is not a test."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from pykv import _core
+from tests.kernels.arrays import normal, stored_matrix
+
+
+@pytest.mark.parametrize("limit", ["f32_operations", "int8_operations", "read_bytes"])
+def test_limits_are_positive(backend: Any, limit: str) -> None:
+    assert 1e6 < backend.measure_limit(limit, 0.0) < 1e18
+
+
+def test_wrong_limits_are_refused(backend: Any) -> None:
+    with pytest.raises(_core.InvalidArgument, match="f32_operations, int8_operations"):
+        backend.measure_limit("flops")
+    for seconds in (-1.0, 61.0, float("nan")):
+        with pytest.raises(_core.InvalidArgument, match="0 to 60"):
+            backend.measure_limit("f32_operations", seconds)
+
+
+def test_every_round_is_timed(backend: Any, rng: np.random.Generator) -> None:
+    weights = [
+        backend.create_weight("q4_1", 16, 32, stored_matrix(rng, "q4_1", 16, 32)[0])
+        for _ in range(3)
+    ]
+    times = backend.time_linear(weights, 16, normal(rng, 2, 32), 5)
+    assert len(times) == 5 and all(t > 0 for t in times)
+    with pytest.raises(_core.InvalidArgument, match="out has width 15, needed is 16"):
+        backend.time_linear(weights, 15, normal(rng, 2, 32), 1)
