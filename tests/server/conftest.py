@@ -7,7 +7,7 @@ import pytest
 from pykv import _core
 from pykv.server import create_app
 from pykv.tokenizer import Tokenizer
-from tests.reference.gguf_files import write_tiny_llama
+from tests.reference.gguf_files import write_tiny_model
 from tests.server.fakes import Client, ScriptedEngine, fake_runtime
 
 
@@ -23,7 +23,7 @@ def client(engine: ScriptedEngine) -> Client:
 
 @pytest.fixture(scope="module")
 def gguf(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    return _core.GgufFile(write_tiny_llama(tmp_path_factory.mktemp("model") / "tiny.gguf"))
+    return _core.GgufFile(write_tiny_model(tmp_path_factory.mktemp("model") / "tiny.gguf"))
 
 
 @pytest.fixture(scope="module")

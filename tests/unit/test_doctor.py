@@ -15,7 +15,7 @@ from pykv import _core
 from pykv.cli import doctor, main
 from pykv.cli.checks import Finding, install, machine, ports
 from pykv.memory import limit_bytes
-from tests.reference.gguf_files import write_tiny_llama
+from tests.reference.gguf_files import write_tiny_model
 
 ROOT = Path(__file__).resolve().parents[2]
 GIB = 1 << 30
@@ -23,7 +23,7 @@ GIB = 1 << 30
 
 @pytest.fixture(scope="module")
 def tiny(tmp_path_factory: pytest.TempPathFactory) -> str:
-    return str(write_tiny_llama(tmp_path_factory.mktemp("tiny") / "tiny.gguf"))
+    return str(write_tiny_model(tmp_path_factory.mktemp("tiny") / "tiny.gguf"))
 
 
 @pytest.fixture

@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 from pykv.cli import main
 from pykv.cli.checks.prompts import compare
 from pykv.tokenizer import Tokenizer
-from tests.reference.gguf_files import write_tiny_llama
+from tests.reference.gguf_files import write_tiny_model
 
 
 @pytest.fixture(scope="module")
 def tiny(tmp_path_factory: pytest.TempPathFactory) -> str:
-    return str(write_tiny_llama(tmp_path_factory.mktemp("tiny") / "tiny.gguf"))
+    return str(write_tiny_model(tmp_path_factory.mktemp("tiny") / "tiny.gguf"))
 
 
 def run(capsys: Any, *arguments: str, code: int = 0) -> str:

@@ -10,14 +10,14 @@ import pytest
 from pykv import _core
 from pykv.cli import info, main, output
 from pykv.model_facts import ModelFacts
-from tests.reference.gguf_files import TinyLlama, vocabulary, write_tiny_llama
+from tests.reference.gguf_files import TinyModel, vocabulary, write_tiny_model
 
 MIB = 1 << 20
 
 
 @pytest.fixture(scope="module")
 def tiny(tmp_path_factory: pytest.TempPathFactory) -> str:
-    return str(write_tiny_llama(tmp_path_factory.mktemp("tiny") / "tiny.gguf"))
+    return str(write_tiny_model(tmp_path_factory.mktemp("tiny") / "tiny.gguf"))
 
 
 @pytest.fixture
@@ -277,7 +277,7 @@ def test_colours(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_tiny_models_are_described(run: Any, tmp_path: Path) -> None:
-    path = write_tiny_llama(tmp_path / "q.gguf", TinyLlama(weight_type="Q8_0"))
+    path = write_tiny_model(tmp_path / "q.gguf", TinyModel(weight_type="Q8_0"))
     report = json.loads(run("info", "--model", str(path), "--json"))
     assert {each["type"] for each in report["tensor_types"]} == {"F32", "Q8_0"}
     assert report["tokenizer"] == {"kind": "byte-level BPE", "pre": "smollm", "reason": None}
