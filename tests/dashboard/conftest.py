@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 from flask import Flask
 from flask.testing import FlaskClient
+
 from pykv.dashboard.app import AppOptions, create_app
 from pykv.dashboard.context import KEY, AdminContext
 from pykv.dashboard.passwords import ScryptCost
 from pykv.dashboard.secrets_store import SecretsStore
-
 from tests.dashboard.fake_client import FakeClient
 
 CHEAP = ScryptCost(n=2, r=1, p=1)

@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from pykv.dashboard.guard import ACCESS, SESSION_SECONDS
 from pykv.dashboard.secrets_store import SecretsStore
-
 from tests.dashboard.conftest import CHEAP, Admin, form_token, make_admin
 from tests.dashboard.fake_client import FakeClient
 

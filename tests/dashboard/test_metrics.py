@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_open
 from prometheus_client.parser import text_string_to_metric_families as parse_plain
+
 from pykv.dashboard.metric_names import CATALOGUE
 from pykv.dashboard.metrics import MAX_TENANTS, OTHER, TenantLabels
-
 from tests.dashboard.conftest import Admin
 from tests.dashboard.fake_client import BOUNDS, tenant
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+
 from pykv.dashboard.history import INTERVAL, SPAN, History
 from pykv.dashboard.overview import quantile
-
 from tests.dashboard.conftest import Admin, ManualClock
 from tests.dashboard.fake_client import FakeClient, tenant
 

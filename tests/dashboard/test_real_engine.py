@@ -9,13 +9,13 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+
+from pykv import _core
 from pykv.dashboard.app import AppOptions, create_app
 from pykv.dashboard.client import InProcessClient
 from pykv.dashboard.errors import InvalidValue
 from pykv.dashboard.secrets_store import SecretsStore
 from pykv.dashboard.tuning import FIELDS, check
-
-from pykv import _core
 from tests.dashboard.conftest import CHEAP, Admin, Browser, ManualClock
 from tests.dashboard.fake_client import first_snapshot
 from tests.dashboard.test_metrics import samples, scrape, value

@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from pykv.dashboard.errors import AdminError
 from pykv.dashboard.passwords import GuessLimit, PasswordHash, ScryptCost, scrypt
 from pykv.dashboard.secrets_store import SecretsStore, default_state_dir
-
 from tests.dashboard.conftest import CHEAP, ManualClock
 
 

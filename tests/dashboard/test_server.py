@@ -12,8 +12,8 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from pykv.dashboard import AdminError, AdminServer, InProcessClient, start_admin
 
+from pykv.dashboard import AdminError, AdminServer, InProcessClient, start_admin
 from tests.dashboard.fake_client import FakeClient
 
 

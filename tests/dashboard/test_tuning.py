@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from pykv.dashboard.audit import Actor, AuditLog
 from pykv.dashboard.errors import InvalidValue
 from pykv.dashboard.tuning import FIELDS, Conflict, Tuning, check
-
 from tests.dashboard.conftest import Admin, ManualClock, make_admin
 from tests.dashboard.fake_client import FakeClient
 

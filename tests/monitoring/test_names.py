@@ -7,6 +7,7 @@ import re
 from pathlib import Path
 
 import pytest
+
 from pykv.dashboard.metric_names import CATALOGUE
 from pykv.dashboard.tuning import FIELDS
 

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pykv.dashboard import AdminServer, start_admin
 from selenium import webdriver
 from selenium.webdriver.chrome.service import Service
 from selenium.webdriver.common.by import By
@@ -19,6 +18,7 @@ from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.remote.webelement import WebElement
 from selenium.webdriver.support.wait import WebDriverWait
 
+from pykv.dashboard import AdminServer, start_admin
 from tests.dashboard.fake_client import FakeClient
 
 VENDOR = Path(__file__).resolve().parents[2] / "dashboard" / "static" / "vendor"

@@ -17,9 +17,9 @@ from typing import Any
 from urllib.parse import quote
 
 import pytest
+
 from pykv.dashboard import AdminServer, start_admin
 from pykv.dashboard.metric_names import CATALOGUE
-
 from tests.dashboard.fake_client import FakeClient
 
 MONITORING = Path(__file__).resolve().parents[2] / "monitoring"
