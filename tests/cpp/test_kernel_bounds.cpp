@@ -93,30 +93,65 @@ struct LinearShape {
   std::uint32_t channels, cols, rows;
 };
 
+// A matrix of that shape as panels.
+struct Weights {
+  Weights(const LinearShape& shape, Side side)
+      : layout(panel_layout(shape.type, shape.cols)),
+        bytes((shape.channels + kPanelWidth - 1) / kPanelWidth * layout.bytes, side) {
+    const std::vector<std::byte> source = encoded(shape.type, shape.channels, shape.cols);
+    for (std::uint32_t row = 0; row < shape.channels; row += kPanelWidth)
+      pack_panel(shape.type, std::min(kPanelWidth, shape.channels - row), shape.cols,
+                 source.data() + row * row_bytes(shape.type, shape.cols),
+                 bytes.data() + row / kPanelWidth * layout.bytes);
+  }
+
+  template <class Task>
+  Task task(const LinearShape& shape, Fenced<float>& out) {
+    Task task;
+    task.type = shape.type;
+    task.panels = bytes.data();
+    task.panel_bytes = layout.bytes;
+    task.values_offset = layout.values_offset;
+    task.channels = shape.channels;
+    task.cols = shape.cols;
+    task.rows = shape.rows;
+    task.out = out.data();
+    task.out_stride = shape.channels;
+    return task;
+  }
+
+  PanelLayout layout;
+  Fenced<std::byte> bytes;
+};
+
 std::vector<float> run_linear(const Kernels& tier, const LinearShape& shape, Side side) {
-  const PanelLayout layout = panel_layout(shape.type, shape.cols);
-  const std::uint32_t panels = (shape.channels + kPanelWidth - 1) / kPanelWidth;
-  const std::vector<std::byte> source = encoded(shape.type, shape.channels, shape.cols);
-  Fenced<std::byte> weights(panels * layout.bytes, side);
-  for (std::uint32_t panel = 0; panel < panels; ++panel)
-    pack_panel(shape.type, std::min(kPanelWidth, shape.channels - panel * kPanelWidth), shape.cols,
-               source.data() + panel * kPanelWidth * row_bytes(shape.type, shape.cols),
-               weights.data() + panel * layout.bytes);
+  Weights weights(shape, side);
   Fenced<float> in(numbers(std::size_t{shape.rows} * shape.cols), side);
   Fenced<float> out(std::size_t{shape.rows} * shape.channels, side);
-  LinearTask task;
-  task.type = shape.type;
-  task.panels = weights.data();
-  task.panel_bytes = layout.bytes;
-  task.values_offset = layout.values_offset;
-  task.channels = shape.channels;
-  task.cols = shape.cols;
-  task.rows = shape.rows;
+  auto task = weights.task<LinearTask>(shape, out);
   task.in = in.data();
   task.in_stride = shape.cols;
-  task.out = out.data();
-  task.out_stride = shape.channels;
   tier.linear(task);
+  return out.values();
+}
+
+std::vector<float> run_linear_int8(const Kernels& tier, const LinearShape& shape, Side side) {
+  Weights weights(shape, side);
+  Fenced<float> in(numbers(std::size_t{shape.rows} * shape.cols), side);
+  Fenced<std::byte> activations(activation_bytes(shape.rows, shape.cols), side);
+  for (std::uint32_t row = 0; row < shape.rows; row += kActivationRows) {
+    QuantizeTask task;
+    task.in = in.data() + std::size_t{row} * shape.cols;
+    task.in_stride = shape.cols;
+    task.rows = std::min(kActivationRows, shape.rows - row);
+    task.last_block = shape.cols / kActivationBlock;
+    task.panel = activations.data() + activation_bytes(row, shape.cols);
+    tier.quantize(task);
+  }
+  Fenced<float> out(std::size_t{shape.rows} * shape.channels, side);
+  auto task = weights.task<Int8LinearTask>(shape, out);
+  task.activations = activations.data();
+  tier.linear_int8(task);
   return out.values();
 }
 
@@ -179,25 +214,29 @@ TEST(linear_layers_stay_inside) {
     for (const std::uint32_t channels : {1U, 15U, 16U, 17U, 63U, 65U, 100U})
       for (const std::uint32_t cols : {1U, 7U, 32U, 33U, 64U, 96U, 160U}) {
         if (cols % block_of(type) != 0) continue;
-        for (const std::uint32_t rows : {1U, 2U, 3U, 5U, 7U, 9U, 17U, 63U})
-          on_every_side([&](const Kernels& tier, Side side) {
-            return run_linear(tier, {type, channels, cols, rows}, side);
-          });
+        for (const std::uint32_t rows : {1U, 2U, 3U, 5U, 7U, 9U, 17U, 63U}) {
+          const LinearShape shape{type, channels, cols, rows};
+          on_every_side([&](const Kernels& tier, Side side) { return run_linear(tier, shape, side); });
+          if (!has_int8_form(type)) continue;
+          on_every_side([&](const Kernels& tier, Side side) { return run_linear_int8(tier, shape, side); });
+        }
       }
 }
 
 TEST(attention_stays_inside) {
-  for (const DType type_k : {DType::f32, DType::f16, DType::q8_0})
-    for (const DType type_v : {DType::f32, DType::f16, DType::q8_0})
-      for (const std::uint32_t dim : {1U, 8U, 17U, 32U, 80U, 96U, 256U}) {
-        if (dim % block_of(type_k) != 0 || dim % block_of(type_v) != 0) continue;
-        for (const std::uint32_t positions : {1U, 16U, 65U, 250U, 256U})
-          for (const std::uint32_t first_cell : {0U, 37U, 63U})
-            for (const std::uint32_t queries : {1U, 3U, 64U})
-              on_every_side([&](const Kernels& tier, Side side) {
-                return run_attend(tier, {type_k, type_v, dim, dim, queries, positions, first_cell}, side);
-              });
-      }
+  std::vector<std::pair<DType, DType>> types;
+  for (const DTypeTraits& t : all_dtypes())
+    if (t.for_kv) types.insert(types.end(), {{t.type, DType::f16}, {DType::f32, t.type}});
+  for (const auto& [type_k, type_v] : types)
+    for (const std::uint32_t dim : {8U, 24U, 32U, 80U, 96U, 256U}) {
+      if (dim % block_of(type_k) != 0 || dim % block_of(type_v) != 0) continue;
+      for (const std::uint32_t positions : {1U, 16U, 65U, 250U, 256U})
+        for (const std::uint32_t first_cell : {0U, 37U, 63U})
+          for (const std::uint32_t queries : {1U, 3U, 64U}) {
+            const AttendShape shape{type_k, type_v, dim, dim, queries, positions, first_cell};
+            on_every_side([&](const Kernels& tier, Side side) { return run_attend(tier, shape, side); });
+          }
+    }
 }
 
 TEST(operations_on_rows_stay_inside) {

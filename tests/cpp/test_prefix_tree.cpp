@@ -37,6 +37,7 @@ Tokens joined(Tokens a, const Tokens& b) {
 
 // Least recently used first, and shows what the tree told it.
 struct RecordingLru final : EvictionPolicy {
+  void reserve(std::uint32_t limit) override { lru.reserve(limit); }
   void candidate(const Candidate& facts) override {
     known[facts.node] = facts;
     lru.candidate(facts);

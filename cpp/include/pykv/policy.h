@@ -24,6 +24,9 @@ class EvictionPolicy {
     std::uint64_t hits = 0;   // matches through this node so far
   };
   virtual ~EvictionPolicy() = default;
+  // Room for nodes with ids below `limit`: candidate() of those cannot fail, so that letting
+  // go of a node cannot.
+  virtual void reserve(std::uint32_t limit) = 0;
   virtual void candidate(const Candidate& facts) = 0;  // inserts or updates
   virtual void withdraw(NodeId node) = 0;              // no effect if unknown
   virtual std::optional<NodeId> victim() const = 0;    // does not remove it
@@ -32,9 +35,10 @@ class EvictionPolicy {
 
 // Least recently used first; ties by depth (deeper first), then id: deterministic.
 // All operations O(log n), victim() O(1). Node ids must be dense, as the tree's are:
-// memory is 16 bytes per candidate and 4 per id up to the largest.
+// memory is 20 bytes per id up to the largest.
 class LruPolicy final : public EvictionPolicy {
  public:
+  void reserve(std::uint32_t limit) override;
   void candidate(const Candidate& facts) override;
   void withdraw(NodeId node) override;
   std::optional<NodeId> victim() const override;

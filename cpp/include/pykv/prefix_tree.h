@@ -100,9 +100,11 @@ class PrefixTree {
   // InvalidArgument if they are not all ready. O(nodes and runs behind `begin`).
   std::vector<Run> path_runs(HolderId holder, std::uint32_t begin, std::uint32_t end) const;
 
-  // Moves the holder back to the last ready token of its path and removes announced
-  // tokens that no other holder is at or below.
-  void retract(HolderId holder, double now);
+  // Moves the holder back to the last ready token of its path, or to `depth` if that is less,
+  // and removes announced tokens that no other holder is at or below. Returns the holder's
+  // depth. Cannot fail: without memory to split a node the holder goes to the end of the one
+  // above.
+  std::uint32_t retract(HolderId holder, double now, std::uint32_t depth = kMaxPos);
 
   // Removes up to `cells` tokens from the tail of the policy's next victim, a leaf without
   // holders. Returns the number of cells that became free; victims whose cells all stay

@@ -37,6 +37,9 @@ ThreadPool::ThreadPool(std::uint32_t threads) : ticket_(ticket(0, kClosed)) {
     stop();
     throw OutOfMemory("[Backend.set_threads] the system gave " + std::to_string(started + 1) + " of " +
                       std::to_string(threads) + " threads (" + error.what() + "); ask for fewer");
+  } catch (...) {
+    stop();
+    throw;
   }
 }
 

@@ -107,7 +107,8 @@ struct Cache::Impl {
   // The rest of the announced prompt will not be computed by this sequence.
   void withdraw_announcement(Sequence& sequence);
   bool withdraw_announcements();  // of all sequences; false: there were none
-  // Puts the holder to exact_upto; drops what is announced and not ready.
+  // Puts the holder to exact_upto; drops what is announced and not ready. Cannot fail: without
+  // memory for a place there, exact_upto goes back to the one before.
   void settle(Sequence& sequence);
   void keep(std::span<const SeqId> kept, const char* method);
   // Makes the item's tokens matchable and moves exact_upto, if they are exact. Without

@@ -181,12 +181,11 @@ Step Cache::commit(Plan plan) {
   step->written.resize(c.layout.layer_count());
   add_rows(*step, data);
 
-  if (!data.to_commit.empty()) c.backend.commit_blocks(c.pool, data.to_commit);
   try {
     for (const Item& item : data.items) c.take(data, item);
+    if (!data.to_commit.empty()) c.backend.commit_blocks(c.pool, data.to_commit);
   } catch (...) {
     c.take_back(data.items);
-    if (!data.to_commit.empty()) c.backend.release_blocks(c.pool, data.to_commit);
     throw;
   }
   c.set_committed(data.to_commit, true);

@@ -95,10 +95,9 @@ void Cache::Impl::withdraw_announcement(Sequence& sequence) {
 
 void Cache::Impl::settle(Sequence& sequence) {
   sequence.announced.reset();
-  tree.retract(sequence.holder, now());
   // Others may have made more of the path ready than this sequence has computed.
   const auto exact = static_cast<std::uint32_t>(sequence.exact_upto);
-  if (tree.depth(sequence.holder) > exact) tree.rewind(sequence.holder, exact, now());
+  sequence.exact_upto = static_cast<Pos>(tree.retract(sequence.holder, now(), exact));
 }
 
 SeqId Cache::create(NamespaceId ns) {

@@ -1,5 +1,6 @@
 // Space: eviction of idle prefixes, reclaim by the watermarks, memory given back.
 #include <limits>
+#include <new>
 
 #include "cache/cache_impl.h"
 
@@ -39,14 +40,18 @@ void Cache::Impl::release_excess_blocks() {
   const std::uint64_t keep = committed_blocks / kHysteresisShare;
   const std::uint64_t idle = free_committed_blocks();
   if (idle <= keep) return;  // every tick comes here
-  std::vector<BlockIndex> excess;
-  excess.reserve(idle - keep);
-  // Highest first: low blocks are the next to be used.
-  for (BlockIndex block = cells.block_count(); block-- > 0 && excess.size() < idle - keep;) {
-    if (is_committed(block) && cells.block_is_free(block)) excess.push_back(block);
+  try {
+    std::vector<BlockIndex> excess;
+    excess.reserve(idle - keep);
+    // Highest first: low blocks are the next to be used.
+    for (BlockIndex block = cells.block_count(); block-- > 0 && excess.size() < idle - keep;) {
+      if (is_committed(block) && cells.block_is_free(block)) excess.push_back(block);
+    }
+    backend.release_blocks(pool, excess);
+    set_committed(excess, false);
+  } catch (const std::bad_alloc&) {
+    return;  // without memory for the list it is done in another tick
   }
-  backend.release_blocks(pool, excess);
-  set_committed(excess, false);
   touch();
 }
 

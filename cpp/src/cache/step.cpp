@@ -166,7 +166,7 @@ void Step::rollback() {
 
 void Cache::Impl::publish(const Plan::Data& plan, const Plan::Data::Item& item) {
   Sequence& sequence = *item.sequence;
-  if (!item.exact) {
+  if (!item.exact || sequence.exact_upto != item.first) {
     withdraw_announcement(sequence);
     return;
   }
@@ -177,6 +177,7 @@ void Cache::Impl::publish(const Plan::Data& plan, const Plan::Data::Item& item) 
                            std::equal(tokens.begin(), tokens.end(), sequence.announced->begin() + item.first);
     if (!announced) {
       withdraw_announcement(sequence);
+      if (sequence.exact_upto != item.first) return;
       tree.grow(sequence.holder, sequence.name_space, tokens);
     }
     scratch.runs.clear();

@@ -219,21 +219,24 @@ std::vector<Run> PrefixTree::path_runs(HolderId holder, std::uint32_t begin, std
   return runs;
 }
 
-void PrefixTree::retract(HolderId holder, double now) {
+std::uint32_t PrefixTree::retract(HolderId holder, double now, std::uint32_t depth) {
   const std::uint32_t node = impl_->node_of(holder, "retract");
   PrefixNodes& nodes = impl_->nodes;
   const std::uint32_t ready = impl_->ready_depth(node);
-  if (ready == nodes[node].end()) return;
-  std::uint32_t place = impl_->ancestor_at(node, ready);
-  if (place == node && nodes[node].holders == 1 && nodes[node].children == 0) {
+  const std::uint32_t goal = std::min(ready, depth);
+  if (goal == nodes[node].end()) return goal;
+  std::uint32_t place = impl_->ancestor_at(node, goal);
+  if (place == node && goal == ready && nodes[node].holders == 1 && nodes[node].children == 0) {
     impl_->drop_announced(node);
     nodes[node].last_used = std::max(nodes[node].last_used, now);
-    return;
+    return goal;
   }
-  if (ready < nodes[place].end()) place = impl_->split(place, ready - nodes[place].start);
+  if (goal < nodes[place].end()) place = impl_->split_or_above(place, goal - nodes[place].start);
+  const std::uint32_t reached = nodes[place].end();
   impl_->hold(place);
   impl_->holder_nodes[holder.value] = place;
   impl_->release(node, now);
+  return reached;
 }
 
 std::uint32_t PrefixTree::evict(std::uint32_t cells, double /*now*/) {

@@ -41,10 +41,19 @@ void PrefixTree::Impl::release(std::uint32_t node, double now) {
 }
 
 std::uint32_t PrefixTree::Impl::split(std::uint32_t node, std::uint32_t count) {
+  policy.reserve(nodes.id_limit() + 1);
   const std::uint32_t upper = nodes.split(node, count);
   ++counts.nodes;
   if (nodes[node].is_candidate) offer(node);
   return upper;
+}
+
+std::uint32_t PrefixTree::Impl::split_or_above(std::uint32_t node, std::uint32_t count) {
+  try {
+    return split(node, count);
+  } catch (const std::bad_alloc&) {
+    return nodes[node].parent;
+  }
 }
 
 void PrefixTree::Impl::merge(std::uint32_t node) {
@@ -81,6 +90,7 @@ std::uint32_t PrefixTree::Impl::extend(std::uint32_t node, std::uint32_t holders
   if (node != kRoot && at.children == 0 && at.holders == holders && at.name_space == ns.value) {
     at.tokens.append(tokens);
   } else {
+    policy.reserve(nodes.id_limit() + 1);
     end = nodes.create(node, ns.value, tokens);
     withdraw(node);
     ++counts.nodes;

@@ -23,6 +23,7 @@ struct PrefixTree::Impl {
   void release(std::uint32_t node, double now);
 
   std::uint32_t split(std::uint32_t node, std::uint32_t count);
+  std::uint32_t split_or_above(std::uint32_t node, std::uint32_t count);  // without memory: the parent
   // Joins `node` with its only child, if both may be one node. Left out without memory.
   void merge(std::uint32_t node);
   // Ends of the walk from `node` along `tokens` as the end of a node.

@@ -37,10 +37,17 @@ void LruPolicy::sift_down(std::size_t slot, const Key& key) {
   place(slot, key);
 }
 
+void LruPolicy::reserve(std::uint32_t limit) {
+  if (limit <= slots_.size()) return;
+  const std::size_t ids = std::max<std::size_t>(limit, 2 * slots_.size());
+  heap_.reserve(ids);
+  slots_.resize(ids, 0);
+}
+
 void LruPolicy::candidate(const Candidate& facts) {
   const std::uint32_t node = facts.node.value;
   const Key key{facts.last_used, ~facts.depth, node};
-  if (node >= slots_.size()) slots_.resize(std::size_t{node} + 1, 0);
+  reserve(node + 1);
   if (slots_[node] == 0) {
     heap_.push_back(key);
     sift_up(heap_.size() - 1, key);
