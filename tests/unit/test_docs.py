@@ -1,5 +1,6 @@
 """The documents say what is there."""
 
+import doctest
 import re
 from pathlib import Path
 
@@ -18,6 +19,15 @@ def test_readme_shows_the_tested_example() -> None:
     )
     assert block is not None
     assert block[1] == (ROOT / "examples/two_sessions.py").read_text()
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda p: p.name)
+def test_python_sessions_run(document: Path) -> None:
+    result = doctest.testfile(
+        str(document), module_relative=False, optionflags=doctest.ELLIPSIS, encoding="utf-8"
+    )
+    assert result.failed == 0
+    assert result.attempted > 0 or document.name != "cache.md"
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda p: p.name)
