@@ -164,10 +164,13 @@ class Backend:
                 typing.SupportsInt | typing.SupportsIndex,
                 typing.SupportsInt | typing.SupportsIndex,
                 typing.SupportsInt | typing.SupportsIndex,
+                typing.SupportsInt | typing.SupportsIndex,
+                typing.SupportsInt | typing.SupportsIndex,
             ]
         ],
         groups: collections.abc.Sequence[
             tuple[
+                typing.SupportsInt | typing.SupportsIndex,
                 typing.SupportsInt | typing.SupportsIndex,
                 typing.SupportsInt | typing.SupportsIndex,
                 typing.SupportsInt | typing.SupportsIndex,
@@ -178,15 +181,29 @@ class Backend:
         heads: typing.SupportsInt | typing.SupportsIndex,
         scale: typing.SupportsFloat | typing.SupportsIndex,
         out_width: typing.SupportsInt | typing.SupportsIndex,
+        softcap: typing.SupportsFloat | typing.SupportsIndex = 0.0,
+        sinks: collections.abc.Sequence[typing.SupportsFloat | typing.SupportsIndex] = [],
+        alibi_slopes: collections.abc.Sequence[typing.SupportsFloat | typing.SupportsIndex] = [],
+        window: tuple[str, typing.SupportsInt | typing.SupportsIndex] = ("none", 0),
+        rope: RopeParams | None = None,
     ) -> numpy.typing.NDArray[numpy.float32]:
         """
-        segments: (first position, cell, length); groups: (first row, rows, first position, first segment, segments). Returns [n, out_width = heads * v_dim].
+        segments: (first position, cell, length, rotation, slot); groups: (first row, rows, first position, first segment, segments, first slot). sinks, alibi_slopes: one for each head. window: (kind, size). Returns [n, out_width = heads * v_dim].
         """
     def commit_blocks(
         self,
         pool: typing.SupportsInt | typing.SupportsIndex,
         blocks: typing.Annotated[numpy.typing.ArrayLike, numpy.uint32],
     ) -> None: ...
+    def copy_cells(
+        self,
+        pool: typing.SupportsInt | typing.SupportsIndex,
+        source: typing.Annotated[numpy.typing.ArrayLike, numpy.uint32],
+        target: typing.Annotated[numpy.typing.ArrayLike, numpy.uint32],
+    ) -> None:
+        """
+        K and V of all layers, byte by byte.
+        """
     def create_pool(
         self,
         layers: collections.abc.Sequence[LayerSpec],
@@ -264,6 +281,18 @@ class Backend:
         pool: typing.SupportsInt | typing.SupportsIndex,
         blocks: typing.Annotated[numpy.typing.ArrayLike, numpy.uint32],
     ) -> None: ...
+    def rewrite_k(
+        self,
+        pool: typing.SupportsInt | typing.SupportsIndex,
+        layer: typing.SupportsInt | typing.SupportsIndex,
+        source: typing.Annotated[numpy.typing.ArrayLike, numpy.uint32],
+        target: typing.Annotated[numpy.typing.ArrayLike, numpy.uint32],
+        deltas: typing.Annotated[numpy.typing.ArrayLike, numpy.int32],
+        rope: RopeParams,
+    ) -> None:
+        """
+        K of source[i], moved by deltas[i] positions, into target[i].
+        """
     def rms_norm(
         self,
         x: typing.Annotated[numpy.typing.ArrayLike, numpy.float32],
@@ -305,9 +334,12 @@ class Backend:
         pool: typing.SupportsInt | typing.SupportsIndex,
         layer: typing.SupportsInt | typing.SupportsIndex,
         k: typing.Annotated[numpy.typing.ArrayLike, numpy.float32],
-        v: typing.Annotated[numpy.typing.ArrayLike, numpy.float32],
+        v: typing.Annotated[numpy.typing.ArrayLike, numpy.float32] | None,
         cells: typing.Annotated[numpy.typing.ArrayLike, numpy.uint32],
-    ) -> None: ...
+    ) -> None:
+        """
+        v: None where V is a view of K.
+        """
     @property
     def isa(self) -> str:
         """
@@ -429,6 +461,8 @@ class Cache:
     @property
     def layers(self) -> list[LayerSpec]: ...
     @property
+    def ropes(self) -> list[RopeParams]: ...
+    @property
     def type_k(self) -> str: ...
     @property
     def type_v(self) -> str: ...
@@ -459,9 +493,12 @@ class Step:
         q: typing.Annotated[numpy.typing.ArrayLike, numpy.float32],
         heads: int,
         scale: typing.SupportsFloat | typing.SupportsIndex,
+        softcap: typing.SupportsFloat | typing.SupportsIndex = 0.0,
+        sinks: collections.abc.Sequence[typing.SupportsFloat | typing.SupportsIndex] = [],
+        alibi_slopes: collections.abc.Sequence[typing.SupportsFloat | typing.SupportsIndex] = [],
     ) -> numpy.typing.NDArray[numpy.float32]:
         """
-        q [rows, heads * k_dim] -> float32 [rows, heads * v_dim].
+        q [rows, heads * k_dim] -> float32 [rows, heads * v_dim]. sinks, alibi_slopes: one for each head.
         """
     def finish(self) -> None:
         """
@@ -475,10 +512,10 @@ class Step:
         self,
         layer: int,
         k: typing.Annotated[numpy.typing.ArrayLike, numpy.float32],
-        v: typing.Annotated[numpy.typing.ArrayLike, numpy.float32],
+        v: typing.Annotated[numpy.typing.ArrayLike, numpy.float32] | None = None,
     ) -> None:
         """
-        k [rows, kv_heads * k_dim], v [rows, kv_heads * v_dim], float32.
+        k [rows, kv_heads * k_dim], v [rows, kv_heads * v_dim] or None for a view of K, float32.
         """
     @property
     def groups(self) -> list[tuple[int, int]]:

@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from pykv import _core
 from pykv.cache_types import CacheConfig, Layer, Opened, Run, Span
-from pykv.layers import core_layers
+from pykv.layers import core_layers, public_layers
 from pykv.step import Step
 
 if TYPE_CHECKING:
@@ -78,7 +78,7 @@ class Cache:
     def _bind(self, core: _core.Cache) -> None:
         self._handle = core
         self._pid = os.getpid()
-        self._layers = tuple(Layer(s.kv_heads, s.k_dim, s.v_dim) for s in core.layers)
+        self._layers = public_layers(core)
         _live.add(self)
 
     @property

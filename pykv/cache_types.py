@@ -58,7 +58,7 @@ class Rope:
 class Layer:
     """One layer.
 
-    ``kv_heads`` KV heads of ``k_dim`` and ``v_dim`` elements (multiples of 8, 8 to 256).
+    ``kv_heads`` KV heads of ``k_dim`` (8 to 576) and ``v_dim`` (8 to 512) elements, multiples of 8.
 
     ``window`` limits how far back a token sees, in positions: ``("standard", size)`` the last
     ``size`` with its own, ``("chunked", size)`` those from the last multiple of ``size`` on.

@@ -1,4 +1,4 @@
-"""From the public description of layers to the core's."""
+"""Between the public description of layers and the core's."""
 
 from __future__ import annotations
 
@@ -22,6 +22,26 @@ def core_layers(layers: Sequence[Layer]) -> tuple[list[_core.LayerSpec], list[_c
         for layer in layers
     ]
     return specs, [_rope_params(rope) for rope in ropes]
+
+
+def public_layers(core: _core.Cache) -> tuple[Layer, ...]:
+    """The layers of a core cache, as they would be described to make it."""
+    ropes = [
+        Rope(r.dims, r.base, r.interleaved, tuple(r.frequencies), r.offset) for r in core.ropes
+    ]
+    return tuple(
+        Layer(
+            kv_heads=spec.kv_heads,
+            k_dim=spec.k_dim,
+            v_dim=spec.v_dim,
+            window=None if spec.window_size == 0 else (spec.window_kind, spec.window_size),
+            rope=ropes[spec.rope_id] if spec.rope_id < len(ropes) else None,
+            sinks=spec.sinks,
+            v_view_of_k=spec.v_view_of_k,
+            kv_from_layer=spec.kv_from_layer,
+        )
+        for spec in core.layers
+    )
 
 
 def _layer_spec(layer: Layer, rope_id: int) -> _core.LayerSpec:

@@ -68,30 +68,60 @@ class Step:
         """Rows of each request, in the order of the plan."""
         return [slice(first, first + count) for first, count in self._open("slices").groups]
 
-    def write(self, layer: int, k: npt.ArrayLike, v: npt.ArrayLike) -> None:
+    def write(self, layer: int, k: npt.ArrayLike, v: npt.ArrayLike | None = None) -> None:
         """Stores K and V of all rows in ``layer``, in the cache's types.
 
-        Raises ``InvalidArgument`` for wrong shapes, ``TypeError`` for arrays that are not floats.
+        ``v`` is left out for a layer with ``v_view_of_k``; one with ``kv_from_layer`` is not
+        written. Raises ``InvalidArgument`` for wrong shapes, ``TypeError`` for arrays that are
+        not floats.
         """
         step = self._open("write")
         spec = self._layer(layer, "write")
         k_rows = _rows(k, (self.rows, spec.kv_heads, spec.k_dim), "[Step.write] k")
-        v_rows = _rows(v, (self.rows, spec.kv_heads, spec.v_dim), "[Step.write] v")
+        if spec.v_view_of_k or spec.kv_from_layer is not None:
+            v_rows = None if v is None else np.empty((self.rows, 1), np.float32)  # refused there
+        elif v is None:
+            raise _core.InvalidArgument(f"[Step.write] layer {layer} stores V; give v")
+        else:
+            v_rows = _rows(v, (self.rows, spec.kv_heads, spec.v_dim), "[Step.write] v")
         step.write(layer, k_rows, v_rows)
 
-    def attend(self, layer: int, q: npt.ArrayLike, scale: float | None = None) -> Floats:
+    def attend(
+        self,
+        layer: int,
+        q: npt.ArrayLike,
+        scale: float | None = None,
+        softcap: float = 0.0,
+        sinks: npt.ArrayLike | None = None,
+        alibi_slopes: npt.ArrayLike | None = None,
+    ) -> Floats:
         """Attention of every row over its own sequence, this step's earlier rows included.
 
         ``q [rows, heads, k_dim]``, ``heads`` a multiple of the layer's ``kv_heads``; returns
-        float32 ``[rows, heads, v_dim]``. ``scale`` multiplies the scores, by default
-        ``1 / sqrt(k_dim)``. ``write`` of the layer must come first.
+        float32 ``[rows, heads, v_dim]``: softmax of the scores of what the layer's window lets a
+        row see, times V. A score is ``scale * q @ k`` (by default ``1 / sqrt(k_dim)``); with
+        ``softcap`` above 0, ``softcap * tanh(score / softcap)``; with ``alibi_slopes [heads]``,
+        plus ``slope * (key position - query position)``. ``sinks [heads]`` are one more score per
+        head in the softmax that weighs no V; a layer with ``sinks=True`` needs them, others
+        refuse them. ``write`` of the layer that stores K and V must come first.
+
+        Raises ``InvalidArgument`` for wrong shapes and numbers that are not finite, ``TypeError``
+        for arrays that are not floats.
         """
         step = self._open("attend")
         spec = self._layer(layer, "attend")
         heads = _heads(q, spec.kv_heads)
         q_rows = _rows(q, (self.rows, heads, spec.k_dim), "[Step.attend] q")
-        factor = 1.0 / math.sqrt(spec.k_dim) if scale is None else float(scale)
-        return step.attend(layer, q_rows, heads, factor).reshape(self.rows, heads, spec.v_dim)
+        out = step.attend(
+            layer,
+            q_rows,
+            heads,
+            1.0 / math.sqrt(spec.k_dim) if scale is None else _number(scale, "scale"),
+            _number(softcap, "softcap"),
+            _per_head(sinks, heads, "sinks"),
+            _per_head(alibi_slopes, heads, "alibi_slopes"),
+        )
+        return out.reshape(self.rows, heads, spec.v_dim)
 
     def rollback(self) -> None:
         """Takes everything back; the ``with`` block then ends without publishing."""
@@ -134,14 +164,36 @@ def _heads(q: npt.ArrayLike, kv_heads: int) -> int:
     )
 
 
-def _rows(values: npt.ArrayLike, shape: tuple[int, int, int], what: str) -> Floats:
-    """``values`` as contiguous float32 ``[rows, width]``."""
+def _number(value: float, name: str) -> float:
+    if isinstance(value, (bool, str, bytes)) or not hasattr(value, "__float__"):
+        raise TypeError(f"[Step.attend] {name} must be a float, not {type(value).__name__}")
+    return float(value)
+
+
+def _per_head(values: npt.ArrayLike | None, heads: int, name: str) -> list[float]:
+    if values is None:
+        return []
+    array = _floats(values, f"[Step.attend] {name}")
+    if array.shape != (heads,):
+        raise _core.InvalidArgument(
+            f"[Step.attend] {name} has shape {list(array.shape)}, must be [{heads}], one per head"
+        )
+    return [float(value) for value in array.astype(np.float32)]
+
+
+def _floats(values: npt.ArrayLike, what: str) -> npt.NDArray[Any]:
     array: npt.NDArray[Any] = np.asarray(values)
     # bfloat16 of ml_dtypes has kind 'V' and a name; NumPy's own floats have kind 'f'.
     if array.dtype.kind != "f" and array.dtype.name != "bfloat16":
         raise TypeError(
             f"{what} is an array of {array.dtype}, must be float32, float16, float64 or bfloat16"
         )
+    return array
+
+
+def _rows(values: npt.ArrayLike, shape: tuple[int, int, int], what: str) -> Floats:
+    """``values`` as contiguous float32 ``[rows, width]``."""
+    array = _floats(values, what)
     if array.shape != shape:
         raise _core.InvalidArgument(f"{what} has shape {list(array.shape)}, must be {list(shape)}")
     return np.ascontiguousarray(array, dtype=np.float32).reshape(shape[0], shape[1] * shape[2])

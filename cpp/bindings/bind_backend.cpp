@@ -4,28 +4,20 @@
 #include <pybind11/numpy.h>
 #include <pybind11/stl.h>
 
+#include <algorithm>
 #include <chrono>
-#include <cstring>
-#include <limits>
 #include <memory>
-#include <tuple>
 
+#include "backend_arrays.h"
 #include "bindings.h"
 #include "pykv/backend.h"
 #include "pykv/errors.h"
-#include "pykv/layer_table.h"
 #include "pykv/precision.h"
 #include "pykv/quant.h"
 
 namespace py = pybind11;
 
 namespace pykv::bindings {
-namespace {
-
-using Floats = py::array_t<float, py::array::c_style | py::array::forcecast>;
-using Bytes = py::array_t<std::uint8_t, py::array::c_style>;
-template <class T>
-using List = py::array_t<T, py::array::c_style | py::array::forcecast>;
 
 DType parse_dtype(const std::string& name) {
   std::string known;
@@ -36,59 +28,12 @@ DType parse_dtype(const std::string& name) {
   throw InvalidArgument("[DType] type \"" + name.substr(0, 40) + "\" is unknown; use one of " + known);
 }
 
-std::uint32_t narrow(const char* what, py::ssize_t n) {
-  if (n < 0 || static_cast<std::uint64_t>(n) > std::numeric_limits<std::uint32_t>::max())
-    throw InvalidArgument("[Backend] " + std::string(what) + " of length " + std::to_string(n) +
-                          "; the limit is 2^32 - 1");
-  return static_cast<std::uint32_t>(n);
-}
+namespace {
 
-template <class T>
-std::span<const T> view(const List<T>& array) {
-  return {array.data(), static_cast<std::size_t>(array.size())};
-}
+using Bytes = py::array_t<std::uint8_t, py::array::c_style>;
 
 std::span<const std::byte> view_bytes(const Bytes& array) {
   return {reinterpret_cast<const std::byte*>(array.data()), static_cast<std::size_t>(array.size())};
-}
-
-// A buffer for one call, filled from a two-dimensional array or empty.
-class Scratch {
- public:
-  Scratch(Backend& backend, py::ssize_t rows, py::ssize_t width)
-      : backend_(backend),
-        rows_{backend.create_buffer(std::max(1U, narrow("rows", rows)), narrow("width", width)), 0,
-              narrow("rows", rows), narrow("width", width)} {}
-  Scratch(Backend& backend, const char* name, const Floats& values)
-      : Scratch(backend, dimension(name, values, 0), dimension(name, values, 1)) {
-    backend_.upload(rows_, {values.data(), static_cast<std::size_t>(values.size())});
-  }
-  ~Scratch() { backend_.destroy_buffer(rows_.buffer); }
-  Scratch(const Scratch&) = delete;
-  Scratch& operator=(const Scratch&) = delete;
-
-  Rows rows() const { return rows_; }
-  Floats values() const {
-    Floats out({static_cast<py::ssize_t>(rows_.count), static_cast<py::ssize_t>(rows_.width)});
-    backend_.download(rows_, {out.mutable_data(), static_cast<std::size_t>(out.size())});
-    return out;
-  }
-
- private:
-  static py::ssize_t dimension(const char* name, const Floats& values, int axis) {
-    if (values.ndim() != 2)
-      throw InvalidArgument("[Backend] " + std::string(name) + " has " + std::to_string(values.ndim()) +
-                            " dimensions, needed are 2");
-    return values.shape(axis);
-  }
-  Backend& backend_;
-  Rows rows_;
-};
-
-template <class Call>
-void without_gil(Call&& call) {
-  const py::gil_scoped_release release;
-  call();
 }
 
 Floats linear(Backend& backend, std::uint32_t weight, std::uint32_t outputs, const Floats& x) {
@@ -197,47 +142,6 @@ Floats gather(Backend& backend, const Floats& x, const List<std::uint32_t>& rows
   return out.values();
 }
 
-void write_kv(Backend& backend, std::uint32_t pool, std::uint32_t layer, const Floats& k, const Floats& v,
-              const List<CellIndex>& cells) {
-  const Scratch keys(backend, "k", k);
-  const Scratch values(backend, "v", v);
-  without_gil([&] { backend.write_kv(PoolId{pool}, layer, keys.rows(), values.rows(), view(cells)); });
-}
-
-py::tuple read_kv(const Backend& backend, std::uint32_t pool, std::uint32_t layer,
-                  const List<CellIndex>& cells, std::pair<std::uint32_t, std::uint32_t> widths) {
-  Floats k({cells.size(), static_cast<py::ssize_t>(widths.first)});
-  Floats v({cells.size(), static_cast<py::ssize_t>(widths.second)});
-  backend.read_kv(PoolId{pool}, layer, view(cells), {k.mutable_data(), static_cast<std::size_t>(k.size())},
-                  {v.mutable_data(), static_cast<std::size_t>(v.size())});
-  return py::make_tuple(k, v);
-}
-
-using SegmentTuple = std::tuple<Pos, CellIndex, std::uint32_t>;
-using GroupTuple = std::tuple<std::uint32_t, std::uint32_t, Pos, std::uint32_t, std::uint32_t>;
-
-struct AttendArguments {
-  std::uint32_t pool, layer;
-  std::uint32_t out_width;
-  AttentionParams params;
-};
-
-Floats attend(Backend& backend, const Floats& q, const std::vector<SegmentTuple>& segments,
-              const std::vector<GroupTuple>& groups, const AttendArguments& arguments) {
-  AttentionBatch batch;
-  for (const auto& [first, cell, length] : segments)
-    batch.segments.push_back({first, cell, length, 0, static_cast<std::uint32_t>(first)});
-  for (const auto& [first_row, rows, position, first_segment, count] : groups)
-    batch.groups.push_back(
-        {first_row, rows, position, first_segment, count, static_cast<std::uint32_t>(position)});
-  const Scratch in(backend, "q", q);
-  const Scratch out(backend, q.shape(0), arguments.out_width);
-  without_gil([&] {
-    backend.attend(PoolId{arguments.pool}, arguments.layer, in.rows(), out.rows(), batch, arguments.params);
-  });
-  return out.values();
-}
-
 void bind_types(py::module_& m) {
   m.def(
       "kv_types",
@@ -295,49 +199,6 @@ void bind_operations(py::class_<Backend>& c) {
       .def("silu_mul", &silu_mul, py::arg("gate"), py::arg("up"))
       .def("add", &add, py::arg("a"), py::arg("x"))
       .def("gather", &gather, py::arg("x"), py::arg("rows"));
-}
-
-void bind_pools(py::class_<Backend>& c) {
-  c.def(
-       "create_pool",
-       [](Backend& backend, const LayerTable& layers, const std::string& type_k, const std::string& type_v,
-          std::uint32_t blocks) {
-         validate(layers);
-         return backend.create_pool(BlockLayout(layers, 0, parse_dtype(type_k), parse_dtype(type_v)), blocks)
-             .value;
-       },
-       py::arg("layers"), py::arg("type_k"), py::arg("type_v"), py::arg("blocks"),
-       "Reserves address space for blocks of 64 cells; returns the pool's handle.")
-      .def(
-          "destroy_pool", [](Backend& backend, std::uint32_t pool) { backend.destroy_pool(PoolId{pool}); },
-          py::arg("pool"))
-      .def(
-          "commit_blocks",
-          [](Backend& backend, std::uint32_t pool, const List<BlockIndex>& blocks) {
-            backend.commit_blocks(PoolId{pool}, view(blocks));
-          },
-          py::arg("pool"), py::arg("blocks"))
-      .def(
-          "release_blocks",
-          [](Backend& backend, std::uint32_t pool, const List<BlockIndex>& blocks) {
-            backend.release_blocks(PoolId{pool}, view(blocks));
-          },
-          py::arg("pool"), py::arg("blocks"))
-      .def("write_kv", &write_kv, py::arg("pool"), py::arg("layer"), py::arg("k"), py::arg("v"),
-           py::arg("cells"))
-      .def("read_kv", &read_kv, py::arg("pool"), py::arg("layer"), py::arg("cells"), py::arg("widths"),
-           "Stored values, decoded: k [n, widths[0]], v [n, widths[1]].")
-      .def(
-          "attend",
-          [](Backend& backend, std::uint32_t pool, std::uint32_t layer, const Floats& q,
-             const std::vector<SegmentTuple>& segments, const std::vector<GroupTuple>& groups,
-             std::uint32_t heads, float scale, std::uint32_t out_width) {
-            return attend(backend, q, segments, groups, {pool, layer, out_width, {heads, scale}});
-          },
-          py::arg("pool"), py::arg("layer"), py::arg("q"), py::kw_only(), py::arg("segments"),
-          py::arg("groups"), py::arg("heads"), py::arg("scale"), py::arg("out_width"),
-          "segments: (first position, cell, length); groups: (first row, rows, first position, first "
-          "segment, segments). Returns [n, out_width = heads * v_dim].");
 }
 
 }  // namespace

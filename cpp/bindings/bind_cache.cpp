@@ -246,6 +246,7 @@ void bind_views(py::class_<Cache>& cache) {
            })
       .def("check_integrity", &Cache::check_integrity, py::call_guard<Unlocked>())
       .def_property_readonly("layers", [](const Cache& self) { return self.config().layers; })
+      .def_property_readonly("ropes", [](const Cache& self) { return self.config().ropes; })
       .def_property_readonly("type_k", [](const Cache& self) { return traits(self.config().type_k).name; })
       .def_property_readonly("type_v", [](const Cache& self) { return traits(self.config().type_v).name; });
 }

@@ -13,12 +13,16 @@ namespace {
 
 constexpr const char* kWindowKinds[] = {"none", "standard", "chunked", "symmetric"};
 
-WindowKind window_kind(const std::string& name) {
+}  // namespace
+
+WindowKind parse_window_kind(const std::string& name) {
   for (std::size_t i = 0; i < std::size(kWindowKinds); ++i)
     if (name == kWindowKinds[i]) return static_cast<WindowKind>(i);
-  throw InvalidArgument("[LayerSpec] window_kind is \"" + name.substr(0, 40) +
+  throw InvalidArgument("[WindowKind] kind is \"" + name.substr(0, 40) +
                         "\", must be none, standard, chunked or symmetric");
 }
+
+namespace {
 
 std::string describe(const LayerSpec& s) {
   return "LayerSpec(kv_heads=" + std::to_string(s.kv_heads) + ", k_dim=" + std::to_string(s.k_dim) +
@@ -42,7 +46,7 @@ void bind_layer_spec(py::module_& m) {
                              v_dim.value_or(k_dim),
                              v_view_of_k,
                              kv_from_layer,
-                             window_kind(kind),
+                             parse_window_kind(kind),
                              window_size,
                              rope_id,
                              sinks};

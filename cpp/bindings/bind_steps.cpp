@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "arguments.h"
+#include "backend_arrays.h"
 #include "cache_bindings.h"
 
 namespace py = pybind11;
@@ -51,23 +52,6 @@ std::optional<Plan> plan(const Cache& cache, const py::sequence& given) {
   return cache.plan(requests.list);
 }
 
-// A float32 buffer of the backend for one call.
-class Scratch {
- public:
-  Scratch(Backend& backend, std::uint32_t rows, std::uint64_t width)
-      : backend_(backend),
-        rows_{backend.create_buffer(rows, static_cast<std::uint32_t>(width)), 0, rows,
-              static_cast<std::uint32_t>(width)} {}
-  ~Scratch() { backend_.destroy_buffer(rows_.buffer); }
-  Scratch(const Scratch&) = delete;
-  Scratch& operator=(const Scratch&) = delete;
-  const Rows& rows() const { return rows_; }
-
- private:
-  Backend& backend_;
-  Rows rows_;
-};
-
 void check_shape(const FloatRows& array, std::uint32_t rows, const char* what) {
   if (array.ndim() == 2 && array.shape(0) == static_cast<py::ssize_t>(rows)) return;
   throw InvalidArgument(std::string("[Step.") + what + " must be [" + std::to_string(rows) + ", width]");
@@ -77,40 +61,49 @@ std::span<const float> values(const FloatRows& array) {
   return {array.data(), static_cast<std::size_t>(array.size())};
 }
 
-void write(Step& step, const PyInt& layer, const FloatRows& k, const FloatRows& v) {
-  const auto index = to_int<std::uint32_t>(layer, "[Step.write] layer");
-  check_shape(k, step.rows(), "write] k");
-  check_shape(v, step.rows(), "write] v");
-  const auto k_width = static_cast<std::uint64_t>(k.shape(1));
-  const auto v_width = static_cast<std::uint64_t>(v.shape(1));
-  const auto k_values = values(k);
-  const auto v_values = values(v);
-  const Unlocked unlocked;
+// Rows of the step on its backend, filled without the GIL.
+std::unique_ptr<Scratch> upload(Step& step, std::span<const float> from, py::ssize_t width) {
   Backend& backend = step.backend();
-  const Scratch k_rows(backend, step.rows(), k_width);
-  const Scratch v_rows(backend, step.rows(), v_width);
-  backend.upload(k_rows.rows(), k_values);
-  backend.upload(v_rows.rows(), v_values);
-  step.write(index, k_rows.rows(), v_rows.rows());
+  auto rows = std::make_unique<Scratch>(backend, py::ssize_t{step.rows()}, width);
+  backend.upload(rows->rows(), from);
+  return rows;
 }
 
-FloatRows attend(Step& step, const PyInt& layer, const FloatRows& q, const PyInt& head_count, double scale) {
+void write(Step& step, const PyInt& layer, const FloatRows& k, const std::optional<FloatRows>& v) {
+  const auto index = to_int<std::uint32_t>(layer, "[Step.write] layer");
+  check_shape(k, step.rows(), "write] k");
+  if (v) check_shape(*v, step.rows(), "write] v");
+  const py::ssize_t k_width = k.shape(1);
+  const py::ssize_t v_width = v ? v->shape(1) : 0;
+  const auto k_values = values(k);
+  const auto v_values = v ? values(*v) : std::span<const float>{};
+  const Unlocked unlocked;
+  const auto k_rows = upload(step, k_values, k_width);
+  if (!v) return step.write(index, k_rows->rows(), Rows{});
+  const auto v_rows = upload(step, v_values, v_width);
+  step.write(index, k_rows->rows(), v_rows->rows());
+}
+
+FloatRows attend(Step& step, const PyInt& layer, const FloatRows& q, const PyInt& head_count, double scale,
+                 double softcap, const std::vector<float>& sinks, const std::vector<float>& alibi_slopes) {
   const auto index = to_int<std::uint32_t>(layer, "[Step.attend] layer");
   const auto heads = to_int<std::uint32_t>(head_count, "[Step.attend] heads", 1, 1U << 20);
   check_shape(q, step.rows(), "attend] q");
-  const std::uint64_t width = std::uint64_t{heads} * step.layer(index).v_dim;
-  FloatRows out({py::ssize_t{step.rows()}, static_cast<py::ssize_t>(width)});
+  AttentionParams params{
+      .heads = heads, .scale = static_cast<float>(scale), .softcap = static_cast<float>(softcap)};
+  params.sinks = sinks;
+  params.alibi_slopes = alibi_slopes;
+  const auto width = static_cast<py::ssize_t>(std::uint64_t{heads} * step.layer(index).v_dim);
+  FloatRows out({py::ssize_t{step.rows()}, width});
   const std::span<float> result(out.mutable_data(), static_cast<std::size_t>(out.size()));
-  const auto q_width = static_cast<std::uint64_t>(q.shape(1));
+  const py::ssize_t q_width = q.shape(1);
   const auto q_values = values(q);
   {
     const Unlocked unlocked;
-    Backend& backend = step.backend();
-    const Scratch q_rows(backend, step.rows(), q_width);
-    const Scratch out_rows(backend, step.rows(), width);
-    backend.upload(q_rows.rows(), q_values);
-    step.attend(index, q_rows.rows(), out_rows.rows(), {heads, static_cast<float>(scale)});
-    backend.download(out_rows.rows(), result);
+    const auto q_rows = upload(step, q_values, q_width);
+    const Scratch out_rows(step.backend(), py::ssize_t{step.rows()}, width);
+    step.attend(index, q_rows->rows(), out_rows.rows(), params);
+    step.backend().download(out_rows.rows(), result);
   }
   return out;
 }
@@ -144,10 +137,13 @@ void bind_steps(py::module_& m, py::class_<Cache>& cache) {
             return groups;
           },
           "(first row, rows) of each request.")
-      .def("write", &write, py::arg("layer"), py::arg("k"), py::arg("v"),
-           "k [rows, kv_heads * k_dim], v [rows, kv_heads * v_dim], float32.")
-      .def("attend", &attend, py::arg("layer"), py::arg("q"), py::arg("heads"), py::arg("scale"),
-           "q [rows, heads * k_dim] -> float32 [rows, heads * v_dim].")
+      .def("write", &write, py::arg("layer"), py::arg("k"), py::arg("v") = py::none(),
+           "k [rows, kv_heads * k_dim], v [rows, kv_heads * v_dim] or None for a view of K, float32.")
+      .def(
+          "attend", &attend, py::arg("layer"), py::arg("q"), py::arg("heads"), py::arg("scale"),
+          py::arg("softcap") = 0.0, py::arg("sinks") = std::vector<float>{},
+          py::arg("alibi_slopes") = std::vector<float>{},
+          "q [rows, heads * k_dim] -> float32 [rows, heads * v_dim]. sinks, alibi_slopes: one for each head.")
       .def("finish", &Step::finish, py::call_guard<Unlocked>(), "Publishes; every layer must be written.")
       .def("rollback", &Step::rollback, py::call_guard<Unlocked>(),
            "Takes everything back; no effect after the end.");

@@ -3,6 +3,10 @@
 
 #include <pybind11/pybind11.h>
 
+#include <string>
+
+#include "pykv/layer_table.h"
+
 namespace pykv::bindings {
 
 void bind_errors(pybind11::module_& m);      // errors.h
@@ -12,5 +16,7 @@ void bind_backend(pybind11::module_& m);     // dtype.h, quant.h, backend.h
 void bind_cache(pybind11::module_& m);       // cache.h, policy.h
 void bind_model(pybind11::module_& m);       // gguf.h, model.h, sampling.h
 void bind_engine(pybind11::module_& m);      // engine.h
+
+WindowKind parse_window_kind(const std::string& name);  // throws InvalidArgument naming the kinds
 
 }  // namespace pykv::bindings

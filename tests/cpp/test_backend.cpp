@@ -186,16 +186,3 @@ TEST(all_operations_on_many_threads) {
     CHECK(values[0] == values[0]);
   }
 }
-
-TEST(attention_refuses_a_rotation_by_name) {
-  Backend backend({.threads = 1, .isa = ""});
-  const PoolId pool = backend.create_pool(BlockLayout(one_layer(), 0, DType::f32, DType::f32), 1);
-  const std::vector<BlockIndex> blocks{0};
-  backend.commit_blocks(pool, blocks);
-  const BufferId q = backend.create_buffer(1, 64);
-  const BufferId out = backend.create_buffer(1, 64);
-  AttentionBatch batch;
-  batch.segments = {{0, 0, 1, 5, 0}};
-  batch.groups = {{0, 1, 0, 0, 1, 0}};
-  CHECK_THROWS(Unsupported, backend.attend(pool, 0, {q, 0, 1, 64}, {out, 0, 1, 64}, batch, {2, 1.0F}));
-}

@@ -1,5 +1,6 @@
 // dtype.h, layer_table.h, block_layout.h: sizes, refusals, and that no two values of a
 // block share a byte.
+#include <algorithm>
 #include <cstdint>
 #include <set>
 #include <string>
@@ -75,7 +76,9 @@ TEST(layer_table_refuses_nonsense_and_what_is_not_built) {
   CHECK_THROWS(InvalidArgument, validate(table(1, 1025, 64, 64)));
   CHECK_THROWS(InvalidArgument, validate(table(1, 1, 0, 64)));
   CHECK_THROWS(InvalidArgument, validate(table(1, 1, 64, 0xffffffff)));
-  CHECK_THROWS(Unsupported, validate(table(1, 1, 264, 64)));
+  validate(table(1, 1, 576, 512));
+  CHECK_THROWS(Unsupported, validate(table(1, 1, 584, 64)));
+  CHECK_THROWS(Unsupported, validate(table(1, 1, 64, 520)));
   CHECK_THROWS(Unsupported, validate(table(1, 1, 64, 12)));
 
   const auto with = [](auto change) {
@@ -84,15 +87,54 @@ TEST(layer_table_refuses_nonsense_and_what_is_not_built) {
     return layers;
   };
   CHECK_THROWS(Unsupported, validate(with([](LayerSpec& l) { l.pool = 1; })));
-  CHECK_THROWS(Unsupported, validate(with([](LayerSpec& l) { l.sinks = true; })));
-  CHECK_THROWS(Unsupported, validate(with([](LayerSpec& l) { l.v_view_of_k = true; })));
-  CHECK_THROWS(Unsupported, validate(with([](LayerSpec& l) { l.kv_from_layer = 0; })));
+  validate(with([](LayerSpec& l) {
+    l.sinks = l.v_view_of_k = true;
+    l.window_kind = WindowKind::chunked;
+    l.window_size = 512;
+  }));
+  validate(with([](LayerSpec& l) { l.kv_from_layer = 0; }));
   CHECK_THROWS(InvalidArgument, validate(with([](LayerSpec& l) { l.kv_from_layer = 1; })));
   CHECK_THROWS(InvalidArgument, validate(with([](LayerSpec& l) { l.window_size = 5; })));
   CHECK_THROWS(Unsupported, validate(with([](LayerSpec& l) {
-                 l.window_kind = WindowKind::standard;
+                 l.window_kind = WindowKind::symmetric;
                  l.window_size = 512;
                })));
+}
+
+TEST(windows_reach_as_far_back_as_they_say) {
+  for (const Pos size : {1, 2, 7, 256, 1000000})
+    for (const Pos query : {0, 1, 6, 7, 8, 300, kMaxPos - 1})
+      for (Pos key = std::max(0, query - 300); key <= query; ++key) {
+        const auto n = static_cast<std::uint32_t>(size);
+        CHECK(visible(key, query, {}));
+        CHECK(visible(key, query, {WindowKind::standard, n}) == (query - key < size));
+        CHECK(visible(key, query, {WindowKind::chunked, n}) == (key >= query / size * size));
+      }
+  CHECK(visible(0, kMaxPos - 1, {WindowKind::standard, 0xffffffff}));
+  CHECK(visible(0, kMaxPos - 1, {WindowKind::chunked, 0xffffffff}));
+}
+
+TEST(views_and_borrowed_layers_store_nothing_of_their_own) {
+  LayerTable layers = table(4, 2, 64, 32);
+  layers[1].v_view_of_k = true;
+  layers[2].kv_from_layer = 0;
+  layers[3].k_dim = 128;
+  const BlockLayout layout(layers, 0, DType::f16, DType::q8_0);
+  CHECK(layout.bytes_per_cell() == 2 * (128 + 34) + 2 * 128 + 2 * (256 + 34));
+  CHECK(layout.place(2).offset == layout.place(0).offset && *layout.place(2).kv_from_layer == 0);
+  CHECK(layout.place(1).v.dim == 32 && layout.place(1).v.bytes == 0 && layout.place(1).v_view_of_k);
+  CHECK(layout.place(3).offset == layout.place(1).offset + 2 * layout.place(1).k.bytes);
+}
+
+TEST(a_view_is_transformed_with_k_and_not_across_its_end) {
+  const auto both = [](std::uint32_t k_dim, std::uint32_t v_dim) {
+    LayerTable layers = table(1, 1, k_dim, v_dim);
+    layers[0].v_view_of_k = true;
+    const BlockLayout layout(layers, 0, DType::q8_0, DType::f16);
+    CHECK(layout.place(0).v.hadamard == layout.place(0).k.hadamard);
+    return layout.place(0).k.hadamard;
+  };
+  CHECK(both(576, 512) == 64 && both(256, 128) == 128 && both(256, 96) == 0 && both(512, 512) == 512);
 }
 
 TEST(tiles_do_not_overlap_and_parts_are_aligned) {

@@ -158,6 +158,9 @@ std::vector<float> run_linear_int8(const Kernels& tier, const LinearShape& shape
 struct AttendShape {
   DType type_k, type_v;
   std::uint32_t k_dim, v_dim, queries, positions, first_cell;
+  std::uint32_t window = kPartitionPositions;  // slots that a query sees
+  bool shaped = false;                         // with softcap, slopes and a sink
+  bool view = false;
 };
 
 // Tiles of as many blocks as the positions need, the last one fenced alone.
@@ -185,26 +188,44 @@ std::vector<float> run_attend(const Kernels& tier, const AttendShape& shape, Sid
   const std::size_t stride = (shape.v_dim + kPanelWidth - 1) / kPanelWidth * kPanelWidth;
   Fenced<float> q(numbers(std::size_t{shape.queries} * shape.k_dim), side);
   std::vector<const float*> rows;
-  std::vector<std::uint32_t> seen;  // the last query sees all, those before it one less each
+  std::vector<std::uint32_t> first, seen;  // the last query sees all, those before it one less each
   for (std::uint32_t i = 0; i < shape.queries; ++i) {
     rows.push_back(q.data() + std::size_t{i} * shape.k_dim);
     const std::uint32_t behind = shape.queries - 1 - i;
     seen.push_back(behind < shape.positions ? shape.positions - behind : 0);
+    first.push_back(seen.back() > shape.window ? seen.back() - shape.window : 0);
   }
   Fenced<const float*> queries(rows, side);
-  Fenced<std::uint32_t> visible(seen, side);
+  Fenced<std::uint32_t> begins(first, side), ends(seen, side);
+  Fenced<float> slopes(numbers(shape.queries), side);
+  Fenced<Pos> query_positions(shape.queries, side), key_positions(kPartitionPositions, side);
   Fenced<AttentionScratch> scratch(1, side);
   Fenced<float> most(shape.queries, side), sum(shape.queries, side), out(shape.queries * stride, side);
   task.queries = queries.data();
-  task.visible = visible.data();
+  task.begins = begins.data();
+  task.ends = ends.data();
+  task.v_view_of_k = shape.view;
+  if (shape.shaped) {
+    task.softcap = 3.0F;
+    task.slopes = slopes.data();
+    task.query_positions = query_positions.data();
+    task.key_positions = key_positions.data();
+  }
   task.count = shape.queries;
   task.pieces = pieces;
   task.scale = 0.125F;
   task.result = {most.data(), sum.data(), out.data(), stride};
-  tier.attend(task, *scratch.data());
-  for (std::uint32_t i = 0; i < shape.queries; ++i)
-    if (seen[i] != 0) tier.merge(task.result, task.result, i, static_cast<std::uint32_t>(stride));
-  return out.values();
+  tier.score(task, *scratch.data());
+  tier.weigh(task, *scratch.data());
+  Fenced<float> done(std::size_t{shape.queries} * shape.v_dim, side);
+  Fenced<float> sink(1, side);
+  for (std::uint32_t i = 0; i < shape.queries; ++i) {
+    if (seen[i] == 0) continue;
+    tier.merge(task.result, task.result, i, static_cast<std::uint32_t>(stride));
+    tier.normalize(task.result, i, shape.v_dim, shape.shaped ? sink.data() : nullptr,
+                   done.data() + std::size_t{i} * shape.v_dim);
+  }
+  return done.values();
 }
 
 }  // namespace
@@ -221,6 +242,18 @@ TEST(linear_layers_stay_inside) {
           on_every_side([&](const Kernels& tier, Side side) { return run_linear_int8(tier, shape, side); });
         }
       }
+}
+
+TEST(attention_with_features_stays_inside) {
+  for (const DType type : {DType::f32, DType::bf16, DType::q4_0})
+    for (const bool view : {false, true})
+      for (const std::uint32_t window : {1U, 7U, 200U})
+        for (const std::uint32_t first_cell : {0U, 37U})
+          for (const std::uint32_t queries : {1U, 5U, 64U})
+            on_every_side([&](const Kernels& tier, Side side) {
+              return run_attend(tier, {type, type, 576, 352, queries, 256, first_cell, window, true, view},
+                                side);
+            });
 }
 
 TEST(attention_stays_inside) {

@@ -21,6 +21,8 @@ class Shape:
     share: int = 1  # query heads per KV head
     type_k: str = "f32"
     type_v: str = "f32"
+    v_view: bool = False
+    scale_by: float | None = None
 
     @property
     def heads(self) -> int:
@@ -28,16 +30,37 @@ class Shape:
 
     @property
     def scale(self) -> float:
-        return float(np.float32(self.k_dim**-0.5))
+        return float(np.float32(self.k_dim**-0.5 if self.scale_by is None else self.scale_by))
 
     def widths(self) -> tuple[int, int]:
         return self.kv_heads * self.k_dim, self.kv_heads * self.v_dim
 
     def __str__(self) -> str:
-        return f"{self.k_dim}x{self.v_dim}-{self.kv_heads}x{self.share}-{self.type_k}-{self.type_v}"
+        v = "view" if self.v_view else self.type_v
+        return f"{self.k_dim}x{self.v_dim}-{self.kv_heads}x{self.share}-{self.type_k}-{v}"
 
 
-Segments = list[tuple[int, int, int]]
+@dataclass(frozen=True)
+class Features:
+    """What attention may do besides the plain thing; `rope` is (dims, base, interleaved)."""
+
+    softcap: float = 0.0
+    sinks: tuple[float, ...] = ()
+    slopes: tuple[float, ...] = ()
+    window: tuple[str, int] = ("none", 0)
+    rope: tuple[int, float, bool] | None = None
+
+
+# (first position, cell, length), where they matter with a rotation and a first slot.
+Segments = list[tuple[int, ...]]
+# (segments, first position, rows), where it is another than the position with a first slot.
+Group = tuple[Any, ...]
+
+
+def whole_segment(segment: tuple[int, ...]) -> tuple[int, int, int, int, int]:
+    first, cell, length, *rest = segment
+    rotation = rest[0] if rest else 0
+    return first, cell, length, rotation, rest[1] if len(rest) > 1 else first
 
 
 def contiguous(tokens: int, cell: int = 0) -> Segments:
@@ -61,47 +84,82 @@ def scattered(rng: np.random.Generator, tokens: int, cells: int, longest: int = 
 
 
 def cells_of(segments: Segments) -> Any:
-    return np.concatenate([np.arange(c, c + n) for _, c, n in segments]).astype(np.uint32)
+    return np.concatenate([np.arange(s[1], s[1] + s[2]) for s in segments]).astype(np.uint32)
+
+
+def positions_of(segments: Segments) -> Any:
+    return np.concatenate([np.arange(s[0], s[0] + s[2]) for s in segments])
+
+
+def slots_of(segments: Segments) -> Any:
+    whole = [whole_segment(s) for s in segments]
+    return np.concatenate([np.arange(s[4], s[4] + s[2]) for s in whole])
+
+
+def rotations_of(segments: Segments) -> Any:
+    return np.concatenate([np.full(s[2], whole_segment(s)[3]) for s in segments])
 
 
 class Pool:
     """A pool of one layer, all blocks committed."""
 
-    def __init__(self, backend: Any, shape: Shape, blocks: int = 32) -> None:
+    def __init__(
+        self, backend: Any, shape: Shape, blocks: int = 32, features: Features | None = None
+    ) -> None:
         self.backend, self.shape = backend, shape
-        layer = _core.LayerSpec(kv_heads=shape.kv_heads, k_dim=shape.k_dim, v_dim=shape.v_dim)
+        self.features = features or Features()
+        layer = _core.LayerSpec(
+            kv_heads=shape.kv_heads, k_dim=shape.k_dim, v_dim=shape.v_dim, v_view_of_k=shape.v_view
+        )
         self.handle = backend.create_pool([layer], shape.type_k, shape.type_v, blocks)
         backend.commit_blocks(self.handle, np.arange(blocks))
 
-    def write(self, segments: Segments, k: F32, v: F32) -> None:
-        self.backend.write_kv(self.handle, 0, k, v, cells_of(segments))
+    def write(self, segments: Segments, k: F32, v: F32 | None) -> None:
+        self.backend.write_kv(
+            self.handle, 0, k, None if self.shape.v_view else v, cells_of(segments)
+        )
 
     def stored(self, segments: Segments) -> tuple[F32, F32]:
         k, v = self.backend.read_kv(self.handle, 0, cells_of(segments), self.shape.widths())
         return k, v
 
-    def attend(self, q: F32, segments: Segments, first: int) -> F32:
-        """Rows of q stand at positions first, first + 1, …"""
-        return self.attend_groups(q, [(segments, first, len(q))])
+    def attend(self, q: F32, segments: Segments, first: int, slot: int | None = None) -> F32:
+        """Rows of q stand at positions first, first + 1, … and slots slot, slot + 1, …"""
+        return self.attend_groups(q, [(segments, first, len(q), first if slot is None else slot)])
 
-    def attend_groups(self, q: F32, groups: Sequence[tuple[Segments, int, int]]) -> F32:
-        """Groups of (segments, first position, rows), one after the other in q."""
-        all_segments: Segments = []
+    def attend_groups(self, q: F32, groups: Sequence[Group]) -> F32:
+        """Groups one after the other in q."""
+        all_segments: list[tuple[int, int, int, int, int]] = []
         packed = []
         row = 0
-        for segments, first, rows in groups:
-            packed.append((row, rows, first, len(all_segments), len(segments)))
-            all_segments += segments
+        for segments, first, rows, *slot in groups:
+            place = (len(all_segments), len(segments))
+            packed.append((row, rows, first, *place, slot[0] if slot else first))
+            all_segments += [whole_segment(s) for s in segments]
             row += rows
+        options = self.features
         out: F32 = self.backend.attend(
             self.handle, 0, q, segments=all_segments, groups=packed, heads=self.shape.heads,
             scale=self.shape.scale, out_width=self.shape.heads * self.shape.v_dim,
+            softcap=options.softcap, sinks=list(options.sinks), alibi_slopes=list(options.slopes),
+            window=options.window, rope=rope_params(options.rope),
         )  # fmt: skip
         return out
 
-    def expected(self, q: F32, segments: Segments, first: int) -> Any:
+    def expected(self, q: F32, segments: Segments, first: int, slot: int | None = None) -> Any:
         k, v = self.stored(segments)
-        return reference.attention(
-            q, k, v, range(first, first + len(q)), heads=self.shape.heads,
-            kv_heads=self.shape.kv_heads, scale=self.shape.scale,
+        options = self.features
+        tokens = reference.Tokens(k, v, positions_of(segments), rotations_of(segments))
+        start = int(np.searchsorted(slots_of(segments), first if slot is None else slot))
+        params = reference.Attention(
+            self.shape.heads, self.shape.kv_heads, self.shape.scale, options.softcap,
+            options.sinks or None, options.slopes or None, options.window, options.rope,
         )  # fmt: skip
+        return reference.attention(q, range(start, start + len(q)), tokens, params)
+
+
+def rope_params(rope: tuple[int, float, bool] | None) -> Any:
+    if rope is None:
+        return None
+    dims, base, interleaved = rope
+    return _core.RopeParams(dims=dims, base=base, interleaved=interleaved)

@@ -9,6 +9,7 @@ definition; nothing of pykv is used.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -73,7 +74,7 @@ def rms_norm(x: F32, gain: F32, epsilon: float) -> F64:
 
 
 def rope(
-    x: F32, positions: Sequence[int], heads: int, dims: int, base: float, interleaved: bool
+    x: F32 | F64, positions: Sequence[int], heads: int, dims: int, base: float, interleaved: bool
 ) -> F64:
     """Rotates the first `dims` elements of each head by position * base^(-2i / dims)."""
     out = x.astype(np.float64).reshape(len(x), heads, -1).copy()
@@ -93,21 +94,67 @@ def silu_mul(gate: F32, up: F32) -> F64:
     return wide / (1 + np.exp(-wide)) * up.astype(np.float64)
 
 
-def attention(
-    q: F32, k: F32, v: F32, positions: Sequence[int], *, heads: int, kv_heads: int, scale: float
-) -> F64:
-    """q [n, heads * k_dim]; k, v [tokens, kv_heads * dim], the stored values of positions
-    0, 1, …; query i stands at positions[i] and sees positions 0 … its own."""
-    wide: list[Any] = [a.astype(np.float64) for a in (q, k, v)]
-    queries = wide[0].reshape(len(q), heads, -1)
-    keys = wide[1].reshape(len(k), kv_heads, -1)
-    values = wide[2].reshape(len(v), kv_heads, -1)
-    out = np.empty((len(q), heads, values.shape[2]))
-    hidden = np.arange(len(k))[None, :] > np.asarray(positions)[:, None]
-    for head in range(heads):
-        kv_head = head // (heads // kv_heads)
-        scores = scale * queries[:, head] @ keys[:, kv_head].T
-        scores[hidden] = -np.inf
-        weights = np.exp(scores - scores.max(axis=1, keepdims=True))
-        out[:, head] = weights / weights.sum(axis=1, keepdims=True) @ values[:, kv_head]
-    return out.reshape(len(q), -1)
+@dataclass(frozen=True)
+class Tokens:
+    """What attention may look at: stored K and V [tokens, kv_heads * dim], in the order of
+    slots, and for each token its position and how far it was moved since K was stored."""
+
+    k: F32
+    v: F32
+    positions: Sequence[int]
+    rotations: Sequence[int] | None = None
+
+
+@dataclass(frozen=True)
+class Attention:
+    """Parameters of attention; `window` is (kind, size), `rope` (dims, base, interleaved)."""
+
+    heads: int
+    kv_heads: int
+    scale: float
+    softcap: float = 0.0
+    sinks: Sequence[float] | None = None
+    slopes: Sequence[float] | None = None
+    window: tuple[str, int] = ("none", 0)
+    rope: tuple[int, float, bool] | None = None
+
+
+def visible(key_pos: Any, query_pos: int, window: tuple[str, int]) -> Any:
+    """Whether a window lets a query see keys that come before it or are its own."""
+    kind, size = window
+    if kind == "standard":
+        return query_pos - key_pos < size
+    if kind == "chunked":
+        return key_pos >= query_pos // size * size
+    return key_pos == key_pos
+
+
+def attention(q: F32, own: Sequence[int], tokens: Tokens, params: Attention) -> F64:
+    """q [n, heads * k_dim]; query i is that of token own[i] and sees tokens 0 … own[i] as far as
+    the window reaches. Keys are turned to their positions."""
+    n, heads, kv_heads = len(q), params.heads, params.kv_heads
+    queries = q.astype(np.float64).reshape(n, heads, -1)
+    k = tokens.k.astype(np.float64)
+    if tokens.rotations is not None and params.rope is not None:
+        k = rope(k, tokens.rotations, kv_heads, *params.rope)
+    keys = k.reshape(len(k), kv_heads, -1)
+    values = tokens.v.astype(np.float64).reshape(len(k), kv_heads, -1)
+    positions = np.asarray(tokens.positions, np.int64)
+    out = np.empty((n, heads, values.shape[2]))
+    for i, token in enumerate(own):
+        query_pos = int(positions[token])
+        seen = np.arange(len(k)) <= token
+        seen &= visible(positions, query_pos, params.window)
+        for head in range(heads):
+            kv_head = head // (heads // kv_heads)
+            scores = params.scale * keys[seen, kv_head] @ queries[i, head]
+            if params.softcap:
+                scores = params.softcap * np.tanh(scores / params.softcap)
+            if params.slopes is not None:
+                scores = scores + params.slopes[head] * (positions[seen] - query_pos)
+            sink = [] if params.sinks is None else [params.sinks[head]]
+            top = max([scores.max(), *sink])
+            weights = np.exp(scores - top)
+            total = weights.sum() + sum(np.exp(np.asarray(sink) - top))
+            out[i, head] = weights / total @ values[seen, kv_head]
+    return out.reshape(n, -1)

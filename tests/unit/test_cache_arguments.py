@@ -150,7 +150,7 @@ def test_configurations_that_cannot_be() -> None:
     with pytest.raises(pykv.InvalidArgument):
         pykv.Cache(pykv.CacheConfig([], 64))
     with pytest.raises(pykv.Unsupported, match="k_dim"):
-        pykv.Cache(pykv.CacheConfig([pykv.Layer(1, 512, 64)], 64))
+        pykv.Cache(pykv.CacheConfig([pykv.Layer(1, 584, 64)], 64))
     with pytest.raises(pykv.InvalidArgument, match="q8_0"):
         pykv.Cache(pykv.CacheConfig([pykv.Layer(1, 40, 64)], 64, type_k="q8_0"))
     with pytest.raises(pykv.InvalidArgument, match="134217728"):

@@ -125,7 +125,8 @@ class Backend {
   void release_blocks(PoolId pool, std::span<const BlockIndex> blocks);
 
   // --- cache rows ------------------------------------------------------------
-  // Encodes row i of k [n, kv_heads * k_dim] and v [n, kv_heads * v_dim] into cells[i].
+  // Encodes row i of k [n, kv_heads * k_dim] and v [n, kv_heads * v_dim] into cells[i]. v is
+  // Rows{} where V is a view of K. Refused for a layer that borrows its KV.
   void write_kv(PoolId pool, std::uint32_t layer, Rows k, Rows v, std::span<const CellIndex> cells);
   // Decodes the stored values of cells (tests, export). Same shapes.
   void read_kv(PoolId pool, std::uint32_t layer, std::span<const CellIndex> cells, std::span<float> k,

@@ -43,6 +43,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "pykv/dtype.h"
@@ -82,13 +83,15 @@ class BlockLayout {
     std::uint32_t kv_heads = 0;
     std::size_t offset = 0;  // of this layer inside the block
     TileLayout k;
-    TileLayout v;
+    TileLayout v;  // of a view of K: the dim only, no bytes
+    bool v_view_of_k = false;
+    std::optional<std::uint32_t> kv_from_layer;  // the place is that layer's
     std::size_t head_stride() const { return k.bytes + v.bytes; }
     std::size_t k_tile(std::uint32_t head) const { return offset + head * head_stride(); }
     std::size_t v_tile(std::uint32_t head) const { return k_tile(head) + k.bytes; }
   };
   // Place of layer `layer` (index into the whole table). Layers of other pools
-  // have kv_heads == 0.
+  // have kv_heads == 0; one that borrows another's K and V has its place.
   const LayerPlace& place(std::uint32_t layer) const { return places_.at(layer); }
   std::uint32_t layer_count() const { return static_cast<std::uint32_t>(places_.size()); }
 

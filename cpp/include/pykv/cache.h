@@ -92,11 +92,13 @@ class Step {
   Backend& backend() const;  // the cache's; throws if the cache is gone
   const LayerSpec& layer(std::uint32_t layer) const;
 
-  // k [rows, kv_heads * k_dim], v [rows, kv_heads * v_dim], all rows of the step.
+  // k [rows, kv_heads * k_dim], v [rows, kv_heads * v_dim], all rows of the step. Rows{} for
+  // v where it is a view of K. Refused for a layer that takes its KV from another.
   void write(std::uint32_t layer, Rows k, Rows v);
   // q [rows, heads * k_dim] -> out [rows, heads * v_dim]; causal over each row's own
-  // sequence including this step's tokens. write(layer) must have come before. Window and
-  // rope of `params` are set from the layer table.
+  // sequence including this step's tokens, as far as the layer's window reaches. write() of
+  // the layer that stores its KV must have come before. params.window and params.rope are set
+  // here; sinks must be given if, and only if, the layer has them.
   void attend(std::uint32_t layer, Rows q, Rows out, const AttentionParams& params);
 
   // Publishes. Throws InvalidArgument if a layer with KV was not written.

@@ -41,7 +41,8 @@ struct LayerSpec {
   std::uint32_t k_dim = 0;                     // per head, elements
   std::uint32_t v_dim = 0;                     // per head, elements
   bool v_view_of_k = false;                    // V is the first v_dim elements of K (MLA)
-  std::optional<std::uint32_t> kv_from_layer;  // reads another layer's KV, stores none
+  std::optional<std::uint32_t> kv_from_layer;  // reads the KV of an earlier layer of the same
+                                               // sizes that stores it; stores none itself
   WindowKind window_kind = WindowKind::none;
   std::uint32_t window_size = 0;  // positions, 0 if none
   std::uint32_t rope_id = 0;      // index into CacheConfig::ropes; unknown if there is none
@@ -54,8 +55,7 @@ using LayerTable = std::vector<LayerSpec>;
 
 // Throws InvalidArgument for nonsense (zero or absurd sizes) and Unsupported,
 // naming layer and feature, for what no kernel of this build can do. This build:
-// one pool, full attention, k_dim and v_dim in [8, 256] and multiples of 8,
-// no view, no borrowed KV, no window, no sinks.
+// one pool, k_dim in [8, 576] and v_dim in [8, 512], multiples of 8, no symmetric window.
 void validate(const LayerTable& layers);
 
 }  // namespace pykv

@@ -107,10 +107,19 @@ void Step::write(std::uint32_t layer, Rows k, Rows v) {
   Cache::Impl& cache = impl_->cache("write");
   impl_->check_layer(layer, cache, "write");
   const LayerSpec& spec = cache.config.layers[layer];
+  const std::string which = at("write") + "layer " + std::to_string(layer);
+  if (spec.kv_from_layer) {
+    throw InvalidArgument(which + " takes its K and V from layer " + std::to_string(*spec.kv_from_layer) +
+                          "; write that one");
+  }
   check_rows(k, rows(), "k", "write");
-  check_rows(v, rows(), "v", "write");
   check_width(k, std::uint64_t{spec.kv_heads} * spec.k_dim, "k", "write");
-  check_width(v, std::uint64_t{spec.kv_heads} * spec.v_dim, "v", "write");
+  if (spec.v_view_of_k) {
+    if (v.width != 0) throw InvalidArgument(which + " has V as a view of K; give no v");
+  } else {
+    check_rows(v, rows(), "v", "write");
+    check_width(v, std::uint64_t{spec.kv_heads} * spec.v_dim, "v", "write");
+  }
   cache.backend.write_kv(cache.pool, layer, k, v, impl_->cells);
   impl_->written[layer] = true;
 }
@@ -119,11 +128,12 @@ void Step::attend(std::uint32_t layer, Rows q, Rows out, const AttentionParams& 
   const auto lock = impl_->link->lock();
   Cache::Impl& cache = impl_->cache("attend");
   impl_->check_layer(layer, cache, "attend");
-  if (!impl_->written[layer]) {
-    throw InvalidArgument(at("attend") + "layer " + std::to_string(layer) +
+  const LayerSpec& spec = cache.config.layers[layer];
+  const std::uint32_t source = spec.kv_from_layer.value_or(layer);
+  if (!impl_->written[source]) {
+    throw InvalidArgument(at("attend") + "layer " + std::to_string(source) +
                           " was not written in this step; write() first");
   }
-  const LayerSpec& spec = cache.config.layers[layer];
   if (params.heads == 0 || params.heads % spec.kv_heads != 0) {
     throw InvalidArgument(at("attend") + "heads is " + std::to_string(params.heads) +
                           ", must be a multiple of the layer's " + std::to_string(spec.kv_heads) +
@@ -139,7 +149,7 @@ void Step::attend(std::uint32_t layer, Rows q, Rows out, const AttentionParams& 
   }
   AttentionParams complete = params;
   complete.window = spec.window();
-  complete.rope = cache.rope(layer);
+  complete.rope = cache.rope(source);
   cache.backend.attend(cache.pool, layer, q, out, impl_->batch(), complete);
 }
 
@@ -147,7 +157,7 @@ void Step::finish() {
   const auto lock = impl_->link->lock();
   Cache::Impl& cache = impl_->cache("finish");
   for (std::uint32_t layer = 0; layer < impl_->written.size(); ++layer) {
-    if (impl_->written[layer]) continue;
+    if (impl_->written[layer] || cache.config.layers[layer].kv_from_layer) continue;
     throw InvalidArgument(at("finish") + "layer " + std::to_string(layer) +
                           " was not written; write every layer or roll back");
   }

@@ -1,5 +1,6 @@
 #include "pykv/block_layout.h"
 
+#include <numeric>
 #include <string>
 
 #include "pykv/errors.h"
@@ -39,14 +40,20 @@ void check_tile(const char* side, DType type, std::uint32_t dim) {
                         (is_quantized(type) ? "; use f16, bf16 or f32" : "; pad the heads"));
 }
 
-// As llama.cpp does, so that rows can be exchanged with it.
+// As llama.cpp does, so that rows can be exchanged with it. A view of K has K's transform, which
+// must not reach across its end.
 void transform(BlockLayout::LayerPlace& place) {
   constexpr std::uint32_t kLeast = 64;
   TileLayout& k = place.k;
   TileLayout& v = place.v;
-  if (is_quantized(k.type) && k.dim % kLeast == 0)
-    for (k.hadamard = kLeast; k.dim % (2 * k.hadamard) == 0;) k.hadamard *= 2;
-  if (is_quantized(v.type) && v.dim % kLeast == 0) v.hadamard = kLeast;
+  const std::uint32_t common = place.v_view_of_k ? std::gcd(k.dim, v.dim) : k.dim;
+  if (is_quantized(k.type) && common % kLeast == 0)
+    for (k.hadamard = kLeast; common % (2 * k.hadamard) == 0;) k.hadamard *= 2;
+  if (place.v_view_of_k) {
+    v.hadamard = k.hadamard;
+  } else if (is_quantized(v.type) && v.dim % kLeast == 0) {
+    v.hadamard = kLeast;
+  }
 }
 
 }  // namespace
@@ -73,10 +80,17 @@ BlockLayout::BlockLayout(const LayerTable& layers, std::uint32_t pool, DType typ
   for (std::size_t i = 0; i < layers.size(); ++i) {
     if (layers[i].pool != pool) continue;
     LayerPlace& place = places_[i];
+    if (layers[i].kv_from_layer) {
+      place = places_[*layers[i].kv_from_layer];
+      place.kv_from_layer = layers[i].kv_from_layer;
+      continue;
+    }
     place.kv_heads = layers[i].kv_heads;
     place.offset = offset;
     place.k = k_tile_layout(type_k, layers[i].k_dim);
-    place.v = v_tile_layout(type_v, layers[i].v_dim);
+    place.v_view_of_k = layers[i].v_view_of_k;
+    place.v = place.v_view_of_k ? TileLayout{.type = type_k, .dim = layers[i].v_dim}
+                                : v_tile_layout(type_v, layers[i].v_dim);
     if (hadamard) transform(place);
     offset += place.kv_heads * place.head_stride();
   }

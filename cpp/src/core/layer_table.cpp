@@ -11,7 +11,8 @@ constexpr std::size_t kMaxLayers = 4096;
 constexpr std::uint32_t kMaxKvHeads = 1024;
 constexpr std::uint32_t kMaxSaneDim = 65536;  // more is nonsense, not merely unsupported
 constexpr std::uint32_t kMinDim = 8;
-constexpr std::uint32_t kMaxDim = 256;
+constexpr std::uint32_t kMaxKDim = 576;
+constexpr std::uint32_t kMaxVDim = 512;
 constexpr std::uint32_t kDimMultiple = 8;
 
 std::string where(std::size_t layer) { return "[validate] layer " + std::to_string(layer) + ": "; }
@@ -22,25 +23,37 @@ void check_range(std::size_t layer, const char* field, std::uint32_t value, std:
                         std::to_string(limit));
 }
 
-void check_dim(std::size_t layer, const char* field, std::uint32_t dim) {
+void check_dim(std::size_t layer, const char* field, std::uint32_t dim, std::uint32_t limit) {
   check_range(layer, field, dim, kMaxSaneDim);
-  if (dim >= kMinDim && dim <= kMaxDim && dim % kDimMultiple == 0) return;
+  if (dim >= kMinDim && dim <= limit && dim % kDimMultiple == 0) return;
   throw Unsupported(where(layer) + field + " is " + std::to_string(dim) + "; this build has kernels for " +
-                    "multiples of 8 from 8 to 256");
+                    "multiples of 8 from 8 to " + std::to_string(limit));
 }
 
 [[noreturn]] void unsupported(std::size_t layer, const char* feature) {
   throw Unsupported(where(layer) + feature +
-                    " is not supported by this build; it has full attention over "
-                    "one pool, each layer with its own K and V");
+                    " is not supported by this build; it has one pool, and full attention or standard "
+                    "and chunked windows");
+}
+
+// A borrowed place must be one that is stored, and of the same shape.
+void check_borrowed(std::size_t i, const LayerTable& layers) {
+  const LayerSpec& layer = layers[i];
+  if (!layer.kv_from_layer) return;
+  const std::string from = "kv_from_layer is " + std::to_string(*layer.kv_from_layer);
+  if (*layer.kv_from_layer >= i) throw InvalidArgument(where(i) + from + ", must be an earlier layer");
+  const LayerSpec& source = layers[*layer.kv_from_layer];
+  if (source.kv_from_layer)
+    throw InvalidArgument(where(i) + from + ", which stores no KV; name layer " +
+                          std::to_string(*source.kv_from_layer) + ", from which that one takes it");
+  if (source.pool != layer.pool || source.kv_heads != layer.kv_heads || source.k_dim != layer.k_dim ||
+      source.v_dim != layer.v_dim || source.v_view_of_k != layer.v_view_of_k)
+    throw InvalidArgument(where(i) + from +
+                          "; both must have the same pool, kv_heads, k_dim, v_dim and v_view_of_k");
 }
 
 void check_sane(std::size_t i, const LayerSpec& layer) {
   check_range(i, "kv_heads", layer.kv_heads, kMaxKvHeads);
-  if (layer.kv_from_layer && *layer.kv_from_layer >= i) {
-    throw InvalidArgument(where(i) + "kv_from_layer is " + std::to_string(*layer.kv_from_layer) +
-                          ", must be an earlier layer");
-  }
   if (layer.v_view_of_k && layer.v_dim > layer.k_dim) {
     throw InvalidArgument(where(i) + "v_dim " + std::to_string(layer.v_dim) + " of a view exceeds k_dim " +
                           std::to_string(layer.k_dim));
@@ -53,10 +66,7 @@ void check_sane(std::size_t i, const LayerSpec& layer) {
 
 void check_supported(std::size_t i, const LayerSpec& layer) {
   if (layer.pool != 0) unsupported(i, "a second pool");
-  if (layer.v_view_of_k) unsupported(i, "v_view_of_k");
-  if (layer.kv_from_layer) unsupported(i, "kv_from_layer");
-  if (layer.window_kind != WindowKind::none) unsupported(i, "a window");
-  if (layer.sinks) unsupported(i, "sinks");
+  if (layer.window_kind == WindowKind::symmetric) unsupported(i, "a symmetric window");
 }
 
 }  // namespace
@@ -69,8 +79,9 @@ void validate(const LayerTable& layers) {
   for (std::size_t i = 0; i < layers.size(); ++i) {
     check_sane(i, layers[i]);
     check_supported(i, layers[i]);
-    check_dim(i, "k_dim", layers[i].k_dim);
-    check_dim(i, "v_dim", layers[i].v_dim);
+    check_dim(i, "k_dim", layers[i].k_dim, kMaxKDim);
+    check_dim(i, "v_dim", layers[i].v_dim, kMaxVDim);
+    check_borrowed(i, layers);
   }
 }
 

@@ -1,36 +1,46 @@
 // Attention over one partition: scores, softmax, weighted sum. Everything that is added
-// up for a query is added in an order given by positions alone; what a query does not
-// see, it does not touch (its bytes may decode to NaN).
+// up for a query is added in an order given by slots alone; what a query does not see, it does
+// not touch (its bytes may decode to NaN).
 
-constexpr std::uint32_t kGroupsAtOnce = 4;
+constexpr std::uint32_t kGroupsAtOnce = 4;  // of K
+constexpr std::uint32_t kPanelsAtOnce = 4;  // of V
 
-// First query that sees position `position` of the partition.
-std::uint32_t first_seeing(const PartitionTask& task, std::uint32_t position) {
-  std::uint32_t i = 0;
-  while (i < task.count && task.visible[i] <= position) ++i;
-  return i;
+Panel k_panel(const TileLayout& k, const std::byte* group) {
+  return {k.type, group, group + k.fifth_offset, group + k.values_offset};
 }
 
-// Scores of up to four whole groups of cells, of which cells [skip, skip + length) lie at
-// positions [first, first + length) of the partition.
+// Queries [begin, end) that see one of the slots [first, first + length) of the partition.
+struct Seeing {
+  std::uint32_t begin, end;
+};
+
+Seeing queries_seeing(const PartitionTask& task, std::uint32_t first, std::uint32_t length) {
+  Seeing seeing{0, task.count};
+  while (seeing.begin < task.count && task.ends[seeing.begin] <= first) ++seeing.begin;
+  while (seeing.end > seeing.begin && task.begins[seeing.end - 1] >= first + length) --seeing.end;
+  return seeing;
+}
+
+// Products q·k for up to four whole groups of cells, of which cells [skip, skip + length) lie
+// at slots [first, first + length) of the partition.
 void score_groups(const PartitionTask& task, const std::byte* groups, std::uint32_t skip,
                   std::uint32_t length, std::uint32_t first, AttentionScratch& scratch) {
-  const std::uint32_t begin = first_seeing(task, first);
-  if (begin == task.count) return;
-  const std::uint32_t panels = (skip + length + kPanelWidth - 1) / kPanelWidth;
-  const std::size_t stride = std::size_t{task.k.dim} * kPanelWidth;
-  for (std::uint32_t p = 0; p < panels; ++p) {
-    const std::byte* group = groups + p * task.k.group_bytes;
-    decode_panel({task.k.type, group, group + task.k.fifth_offset, group + task.k.values_offset}, 0,
-                 task.k.dim, scratch.tile + p * stride);
-  }
+  const auto [begin, end] = queries_seeing(task, first, length);
+  if (begin == end) return;
   constexpr std::size_t kEdgeStride = std::size_t{kGroupsAtOnce} * kPanelWidth;
-  const std::uint32_t count = task.count - begin;
-  const std::uint32_t width = panels * kPanelWidth;
+  const std::uint32_t panels = (skip + length + kPanelWidth - 1) / kPanelWidth;
+  const std::uint32_t count = end - begin;
   for (std::uint32_t i = 0; i < count; ++i)
-    std::memset(scratch.edge + i * kEdgeStride, 0, width * sizeof(float));
-  multiply({scratch.tile, stride, panels, task.k.dim, 0, kEdgeStride}, task.queries + begin, count,
-           scratch.edge);
+    std::memset(scratch.edge + i * kEdgeStride, 0, panels * kPanelWidth * sizeof(float));
+  for (std::uint32_t k = 0; k < task.k.dim; k += kKTile) {
+    const std::uint32_t depth = task.k.dim - k < kKTile ? task.k.dim - k : kKTile;
+    const std::size_t stride = std::size_t{depth} * kPanelWidth;
+    for (std::uint32_t p = 0; p < panels; ++p) {
+      decode_panel(k_panel(task.k, groups + p * task.k.group_bytes), k, depth, scratch.tile + p * stride);
+    }
+    multiply({scratch.tile, stride, panels, depth, k, kEdgeStride}, task.queries + begin, count,
+             scratch.edge);
+  }
   for (std::uint32_t i = 0; i < count; ++i)
     std::memcpy(scratch.scores + (begin + i) * kPartitionPositions + first,
                 scratch.edge + i * kEdgeStride + skip, length * sizeof(float));
@@ -49,94 +59,89 @@ void score_piece(const PartitionTask& task, const KvPiece& piece, AttentionScrat
   }
 }
 
-// Scores become weights exp(scale * score - max), whose sum is added by lane (position
-// modulo the vector width), then over lanes.
-void softmax(const PartitionTask& task, std::uint32_t i, float* scores) {
-  constexpr std::uint32_t kStep = kLanes;
-  const std::uint32_t n = task.visible[i];
-  const std::uint32_t padded = (n + kStep - 1) / kStep * kStep;
-  const float lowest = -__builtin_inff();
-  for (std::uint32_t j = n; j < padded; ++j) scores[j] = lowest;
-  vf most = splat(lowest);
-  for (std::uint32_t j = 0; j < padded; j += kStep) {
-    // Padding stays -infinity, whatever the sign of the scale.
-    const vf s = load(scores + j);
-    const vf scaled = s * task.scale;
-    store(scores + j, scaled);
-    most = max(scaled, most);
+// Elements [dim, dim + 16 * panels) of V that is a view of K: K's tile, turned round. Elements
+// past v_dim are K's.
+void decode_view(const PartitionTask& task, const KvPiece& piece, std::uint32_t dim, std::uint32_t panels,
+                 std::size_t stride, float* tile) {
+  constexpr std::uint32_t kMost = kPanelsAtOnce * kPanelWidth;
+  const std::uint32_t left = task.k.dim - dim;
+  const std::uint32_t depth = left < kMost ? left : kMost;
+  alignas(64) float columns[kMost * kPanelWidth] = {};
+  for (std::uint32_t c = 0; c < piece.length; ++c) {
+    const std::uint32_t cell = piece.cell + c;
+    const std::uint32_t lane = cell % kPanelWidth;
+    if (c == 0 || lane == 0) {
+      const std::byte* group = piece.k_tile + cell / kPanelWidth * task.k.group_bytes;
+      decode_panel(k_panel(task.k, group), dim, depth, columns);
+    }
+    for (std::uint32_t p = 0; p < panels; ++p)
+      for (std::uint32_t d = 0; d < kPanelWidth; ++d)
+        tile[p * stride + c * kPanelWidth + d] = columns[(p * kPanelWidth + d) * kPanelWidth + lane];
   }
-  for (std::uint32_t j = n; j < padded; ++j) scores[j] = lowest;
-  const float top = max_lane(most);
-  vf total{};
-  for (std::uint32_t j = 0; j < padded; j += kStep) {
-    const vf weight = exponential(load(scores + j) - top);
-    store(scores + j, weight);
-    total += weight;
-  }
-  task.result.max[i] = top;
-  task.result.sum[i] = sum_lanes(total);
 }
 
-// out += weights · V for the piece. Queries are multiplied together as far as all of
-// them see, then each alone.
+// out += weights · V for the piece. Queries are multiplied together as far as all of them
+// see, and each alone before and behind that.
 void weigh_panels(const PartitionTask& task, const KvPiece& piece, Product product,
                   const float* const* weights, float* out) {
-  const auto seen = [&](std::uint32_t i) {
-    const std::uint32_t n = task.visible[i] > piece.first ? task.visible[i] - piece.first : 0;
+  const auto inside = [&](std::uint32_t slot) {
+    const std::uint32_t n = slot > piece.first ? slot - piece.first : 0;
     return n < piece.length ? n : piece.length;
   };
   const float* const tile = product.tile;
-  for (std::uint32_t i = first_seeing(task, piece.first); i < task.count; i += kMaxRows) {
-    const std::uint32_t rows = task.count - i < kMaxRows ? task.count - i : kMaxRows;
-    const std::uint32_t common = seen(i);
-    product.tile = tile;
-    product.count = common;
-    product.x_offset = piece.first;
+  const auto add = [&](std::uint32_t i, std::uint32_t rows, std::uint32_t from, std::uint32_t to) {
+    if (from >= to) return;
+    product.tile = tile + from * kPanelWidth;
+    product.count = to - from;
+    product.x_offset = piece.first + from;
     multiply(product, weights + i, rows, out + i * product.out_stride);
-    product.tile = tile + common * kPanelWidth;
-    product.x_offset = piece.first + common;
+  };
+  const auto [first, last] = queries_seeing(task, piece.first, piece.length);
+  for (std::uint32_t i = first; i < last; i += kMaxRows) {
+    const std::uint32_t rows = last - i < kMaxRows ? last - i : kMaxRows;
+    const std::uint32_t from = inside(task.begins[i + rows - 1]);
+    const std::uint32_t to = inside(task.ends[i]);
+    const std::uint32_t middle = from < to ? from : to;  // none see all: each alone
+    for (std::uint32_t r = i; r < i + rows; ++r) add(r, 1, inside(task.begins[r]), middle);
+    add(i, rows, from, to);
     for (std::uint32_t r = i; r < i + rows; ++r) {
-      product.count = seen(r) - common;
-      if (product.count != 0) multiply(product, weights + r, 1, out + r * product.out_stride);
+      const std::uint32_t begin = inside(task.begins[r]);
+      add(r, 1, begin > to ? begin : to, inside(task.ends[r]));
     }
   }
 }
 
 void weigh_piece(const PartitionTask& task, const KvPiece& piece, const float* const* weights,
                  AttentionScratch& scratch) {
-  constexpr std::uint32_t kPanels = 4;
   const std::size_t stride = std::size_t{piece.length} * kPanelWidth;
   const std::uint32_t all = (task.v.dim + kPanelWidth - 1) / kPanelWidth;
-  for (std::uint32_t panel = 0; panel < all; panel += kPanels) {
-    const std::uint32_t panels = all - panel < kPanels ? all - panel : kPanels;
-    for (std::uint32_t p = 0; p < panels; ++p)
-      decode_cells(piece.v_tile, task.v, (panel + p) * kPanelWidth, piece.cell, piece.length,
-                   scratch.tile + p * stride);
+  for (std::uint32_t panel = 0; panel < all; panel += kPanelsAtOnce) {
+    const std::uint32_t panels = all - panel < kPanelsAtOnce ? all - panel : kPanelsAtOnce;
+    if (task.v_view_of_k) {
+      decode_view(task, piece, panel * kPanelWidth, panels, stride, scratch.tile);
+    } else {
+      for (std::uint32_t p = 0; p < panels; ++p)
+        decode_cells(piece.v_tile, task.v, (panel + p) * kPanelWidth, piece.cell, piece.length,
+                     scratch.tile + p * stride);
+    }
     weigh_panels(task, piece, {scratch.tile, stride, panels, 0, 0, task.result.stride}, weights,
                  task.result.out + panel * kPanelWidth);
   }
 }
 
-void attend(const PartitionTask& task, AttentionScratch& scratch) {
+void score(const PartitionTask& task, AttentionScratch& scratch) {
   for (const KvPiece& piece : task.pieces) score_piece(task, piece, scratch);
+}
+
+void weigh(const PartitionTask& task, AttentionScratch& scratch) {
   const float* weights[kQueryBlock];
   for (std::uint32_t i = 0; i < task.count; ++i) {
-    weights[i] = scratch.scores + i * kPartitionPositions;
-    if (task.visible[i] == 0) continue;
-    softmax(task, i, scratch.scores + i * kPartitionPositions);
+    float* const scores = scratch.scores + i * kPartitionPositions;
+    weights[i] = scores;
+    task.result.sum[i] = 0;
+    if (task.begins[i] == task.ends[i]) continue;
+    softmax(task, i, scores);
     std::memset(task.result.out + i * task.result.stride, 0, task.result.stride * sizeof(float));
   }
   for (const KvPiece& piece : task.pieces) weigh_piece(task, piece, weights, scratch);
-}
-
-void merge(const Partial& running, const Partial& next, std::uint32_t i, std::uint32_t dims) {
-  const float top = running.max[i] > next.max[i] ? running.max[i] : next.max[i];
-  const vf keep = splat(exponential(splat(running.max[i] - top))[0]);
-  const vf take = splat(exponential(splat(next.max[i] - top))[0]);
-  running.max[i] = top;
-  running.sum[i] = running.sum[i] * keep[0] + next.sum[i] * take[0];
-  float* out = running.out + i * running.stride;
-  const float* from = next.out + i * next.stride;
-  for (std::uint32_t d = 0; d < dims; d += kLanes)
-    store(out + d, load(out + d) * keep + load(from + d) * take);
 }

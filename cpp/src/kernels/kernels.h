@@ -65,14 +65,16 @@ struct Int8LinearTask {
   std::size_t out_stride = 0;
 };
 
-inline constexpr std::uint32_t kMaxHeadDim = 256;
+inline constexpr std::uint32_t kMaxHeadDim = 576;  // of K
+inline constexpr std::uint32_t kMaxVDim = 512;
+inline constexpr std::uint32_t kKTile = 256;      // elements of K decoded at a time
 inline constexpr std::uint32_t kQueryBlock = 64;  // queries that share each decoded K and V
 
-// Positions [first, first + length) of a partition, in cells [cell, cell + length) of one
-// block; the tiles are those of one layer and KV head in that block.
+// Slots [first, first + length) of a partition, in cells [cell, cell + length) of one block;
+// the tiles are those of one layer and KV head in that block.
 struct KvPiece {
   const std::byte* k_tile = nullptr;
-  const std::byte* v_tile = nullptr;
+  const std::byte* v_tile = nullptr;  // unused if V is a view of K
   std::uint32_t cell = 0;
   std::uint32_t length = 0;
   std::uint32_t first = 0;
@@ -80,12 +82,13 @@ struct KvPiece {
 
 struct alignas(64) AttentionScratch {
   float scores[kQueryBlock * kPartitionPositions];
-  float tile[4 * kPanelWidth * kMaxHeadDim];
+  float tile[4 * kPanelWidth * kKTile];
   float edge[kQueryBlock * 4 * kPanelWidth];
 };
 
-// Softmax statistics and unnormalized output of some queries over some positions:
+// Softmax statistics and unnormalized output of some queries over some slots:
 // max[i], sum[i] = Σ exp(score - max[i]), out[i * stride + d] = Σ exp(score - max[i]) V[d].
+// sum 0 says that query i sees none of them; max and out are then undefined.
 struct Partial {
   float* max = nullptr;
   float* sum = nullptr;
@@ -93,15 +96,24 @@ struct Partial {
   std::size_t stride = 0;  // v_dim rounded up to a multiple of 16
 };
 
-// One partition of positions against a block of queries of one KV head.
+// One partition against a block of queries of one KV head. Query i sees those of the slots
+// [begins[i], ends[i]) that pieces cover, the first and the last among them; or nothing, if
+// both are equal. Neither bound descends with i.
 struct PartitionTask {
   TileLayout k, v;
+  bool v_view_of_k = false;  // V is the first v.dim elements of K
+  std::uint32_t count = 0;   // queries, at most kQueryBlock
   const float* const* queries = nullptr;
-  const std::uint32_t* visible = nullptr;  // positions each query sees, never descending
-  std::uint32_t count = 0;                 // queries, at most kQueryBlock
-  std::span<const KvPiece> pieces;         // ascending, without gaps
+  const std::uint32_t* begins = nullptr;
+  const std::uint32_t* ends = nullptr;
+  std::span<const KvPiece> pieces;  // ascending
+  bool gaps = false;                // between pieces
   float scale = 0;
-  Partial result;  // written for queries with visible > 0
+  float softcap = 0;                     // 0: none
+  const float* slopes = nullptr;         // per query; null: none, and no positions
+  const Pos* query_positions = nullptr;  // per query
+  const Pos* key_positions = nullptr;    // per slot of the partition, any value in gaps
+  Partial result;
 };
 
 struct Kernels {
@@ -118,9 +130,15 @@ struct Kernels {
   void (*linear)(const LinearTask& task);
   void (*quantize)(const QuantizeTask& task);
   void (*linear_int8)(const Int8LinearTask& task);
-  void (*attend)(const PartitionTask& task, AttentionScratch& scratch);
-  // running := running merged with the later positions of `next`, query i of both.
+  // Products q·k for the task's pieces, left in the scratch. A partition's pieces may be scored
+  // in several calls, with other queries (turned against another rotation) in each.
+  void (*score)(const PartitionTask& task, AttentionScratch& scratch);
+  // Softmax and weighted sum over all pieces, once all are scored.
+  void (*weigh)(const PartitionTask& task, AttentionScratch& scratch);
+  // running := running merged with the later slots of `next`, query i of both; dims = stride.
   void (*merge)(const Partial& running, const Partial& next, std::uint32_t i, std::uint32_t dims);
+  // Query i's output; `sink` (or null) is one more logit, which has no value.
+  void (*normalize)(const Partial& done, std::uint32_t i, std::uint32_t dims, const float* sink, float* out);
   // out = gain * x / sqrt(mean(x²) + epsilon); x may be out.
   void (*rms_norm)(const float* x, const float* gain, float epsilon, std::uint32_t n, float* out);
   void (*silu_mul)(float* gate, const float* up, std::size_t n);

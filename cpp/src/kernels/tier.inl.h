@@ -14,6 +14,7 @@
 #include "kernels/linear.inl.h"
 #include "kernels/activations.inl.h"
 #include "kernels/linear_int8.inl.h"
+#include "kernels/softmax.inl.h"
 #include "kernels/attention.inl.h"
 #include "kernels/rows.inl.h"
 #include "kernels/limits.inl.h"
@@ -27,8 +28,10 @@ constexpr Kernels make_table(const char* name) {
           .linear = linear,
           .quantize = quantize,
           .linear_int8 = linear_int8,
-          .attend = attend,
+          .score = score,
+          .weigh = weigh,
           .merge = merge,
+          .normalize = normalize,
           .rms_norm = rms_norm,
           .silu_mul = silu_mul,
           .add = add,

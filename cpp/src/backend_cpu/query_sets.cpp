@@ -1,0 +1,61 @@
+#include "backend_cpu/query_sets.h"
+
+#include <algorithm>
+
+#include "backend_cpu/rotary.h"
+
+namespace pykv::cpu {
+
+Rotations::Rotations(const RopeParams* rope, std::span<const Segment> segments) : rope_(rope) {
+  if (rope == nullptr || rope->dims == 0) return;  // K does not depend on positions
+  for (const Segment& segment : segments)
+    if (segment.rotation != 0 && (values_.empty() || values_.back() != segment.rotation))
+      values_.push_back(segment.rotation);
+  std::sort(values_.begin(), values_.end());
+  values_.erase(std::unique(values_.begin(), values_.end()), values_.end());
+  cos_sin_ = cos_sin(*rope, values_);
+  for (std::size_t i = 1; i < cos_sin_.size(); i += 2) cos_sin_[i] = -cos_sin_[i];  // sin(-x)
+}
+
+std::uint32_t Rotations::index(Pos rotation) const {
+  if (rotation == 0 || values_.empty()) return kNone;
+  const auto found = std::lower_bound(values_.begin(), values_.end(), rotation);
+  return static_cast<std::uint32_t>(found - values_.begin()) + 1;
+}
+
+void Rotations::turn_back(float* head, std::uint32_t index) const {
+  rotate_head(head, *rope_, cos_sin_.data() + std::size_t{index - 1} * rope_->dims);
+}
+
+void QuerySets::prepare(const Rotations& rotations, std::uint32_t head_dim) {
+  head_dim_ = head_dim;
+  const std::size_t sets = std::min(rotations.size() - 1, kKept);
+  const std::size_t floats = sets * kernels::kQueryBlock * head_dim;
+  if (heads_.size() < floats) heads_.resize(floats);
+  count_ = 0;
+}
+
+const float** QuerySets::plain(std::uint32_t count) {
+  count_ = count;
+  next_ = 0;
+  std::fill(std::begin(indices_), std::end(indices_), Rotations::kNone);
+  return plain_;
+}
+
+const float* const* QuerySets::get(const Rotations& rotations, std::uint32_t index) {
+  if (index == Rotations::kNone) return plain_;
+  for (std::uint32_t set = 0; set < kKept; ++set)
+    if (indices_[set] == index) return sets_[set];
+  const std::uint32_t set = next_;
+  next_ = (next_ + 1) % kKept;
+  indices_[set] = index;
+  for (std::uint32_t i = 0; i < count_; ++i) {
+    float* const head = heads_.data() + (std::size_t{set} * kernels::kQueryBlock + i) * head_dim_;
+    std::copy_n(plain_[i], head_dim_, head);
+    rotations.turn_back(head, index);
+    sets_[set][i] = head;
+  }
+  return sets_[set];
+}
+
+}  // namespace pykv::cpu

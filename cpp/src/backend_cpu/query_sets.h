@@ -1,0 +1,56 @@
+// Floor 2. The queries of a block as the scores need them: plain, or turned by RoPE(-r) for
+// K that was stored r positions lower. RoPE is relative: turning the query is the same as
+// turning K, and stored K is never touched.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "kernels/kernels.h"
+#include "pykv/backend.h"
+
+namespace pykv::cpu {
+
+// The distinct rotations of a batch, and how to turn a head against each.
+class Rotations {
+ public:
+  static constexpr std::uint32_t kNone = 0;  // the index of rotation 0
+
+  Rotations(const RopeParams* rope, std::span<const Segment> segments);
+
+  std::uint32_t size() const { return static_cast<std::uint32_t>(values_.size()) + 1; }
+  std::uint32_t index(Pos rotation) const;  // O(log size)
+  void turn_back(float* head, std::uint32_t index) const;
+
+ private:
+  const RopeParams* rope_;
+  std::vector<Pos> values_;  // ascending, without 0: index - 1
+  std::vector<float> cos_sin_;
+};
+
+// One thread's sets of turned queries. A few distinct rotations of a block are kept, so that
+// each is computed once however often segments alternate.
+class QuerySets {
+ public:
+  // Before a call's threads start: forgets the last block, makes room. Throws bad_alloc.
+  void prepare(const Rotations& rotations, std::uint32_t head_dim);
+  // Begins a block of queries; plain()[i] is to be set to each one's head.
+  const float** plain(std::uint32_t count);
+  // The block's queries for K that was turned by the rotation with this index.
+  const float* const* get(const Rotations& rotations, std::uint32_t index);
+
+ private:
+  static constexpr std::uint32_t kKept = 4;
+
+  std::uint32_t head_dim_ = 0;
+  std::uint32_t count_ = 0;
+  std::uint32_t next_ = 0;        // set to be overwritten
+  std::uint32_t indices_[kKept];  // rotation of each set, kNone: unused
+  std::vector<float> heads_;      // [sets][kQueryBlock][head_dim]
+  const float* plain_[kernels::kQueryBlock];
+  const float* sets_[kKept][kernels::kQueryBlock];
+};
+
+}  // namespace pykv::cpu
