@@ -85,9 +85,9 @@ class Answer:
                     yield part
             elif event.kind == "finished":
                 rest = self._finish(event)
-                await self._remember()
                 if rest:
                     yield rest
+                await self._remember()
                 return
             else:
                 self.usage.cached_tokens = event.cached_tokens

@@ -123,9 +123,9 @@ class Service:
         return self._checked(prompt, param)
 
     async def remember(self, tail: Tail, text: str, ids: Sequence[int]) -> None:
-        """Keeps the ids of a finished answer for the next turn of its chat."""
-        async with self._tokenizing:
-            await asyncio.to_thread(self.history.remember, tail, text, ids)
+        """Keeps the ids of a finished answer for the next turn of its chat. Does not queue
+        behind prompts: an answer is short against them, and its last event waits for this."""
+        await asyncio.to_thread(self.history.remember, tail, text, ids)
 
     def _check_length(self, text: str, param: str) -> None:
         """Refuses a text that cannot fit, so that it is not tokenized."""

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 from collections.abc import Iterator
-from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -248,7 +248,7 @@ def check_second_turn(http: httpx.Client, tokenizer: Tokenizer) -> None:
 @pytest.fixture
 def serve() -> Iterator[Any]:
     """Serves a model file; gives a client and the tokenizer."""
-    with ExitStack() as stack:
+    with contextlib.ExitStack() as stack:
 
         def start(path: Path, **limits: Any) -> tuple[httpx.Client, Tokenizer]:
             options = RuntimeOptions(model=str(path), ctx_size=2048, threads=1)
@@ -273,16 +273,16 @@ def test_without_memory_the_second_turn_misses(serve: Any, smollm2_path: Path) -
     assert usage["prompt_tokens_details"]["cached_tokens"] < prompt + generated - 1
 
 
-def test_remembering_is_done_beside_other_requests(runtime: Any, engine: ScriptedEngine) -> None:
-    """Two threads at most tokenize; remembering is one of them and takes turns."""
-    service = create_app(
-        runtime, engine=engine, limits=replace(LIMITS, tokenizer_threads=1)
-    ).state.service
+def test_an_answer_does_not_wait_for_prompts(runtime: Any, engine: ScriptedEngine) -> None:
+    service = create_app(runtime, engine=engine).state.service
     ids = spelled(runtime.tokenizer, TEXT)
 
-    async def both() -> None:
+    async def remember_while_all_tokenize() -> None:
         prompt = service.history.assemble("<|im_start|>assistant\n", 0)
-        await asyncio.gather(*(service.remember(prompt.tail, TEXT, ids) for _ in range(5)))
+        async with contextlib.AsyncExitStack() as stack:
+            for _ in range(LIMITS.tokenizer_threads):
+                await stack.enter_async_context(service._tokenizing)
+            await asyncio.wait_for(service.remember(prompt.tail, TEXT, ids), 60)
 
-    asyncio.run(both())
+    asyncio.run(remember_while_all_tokenize())
     assert len(service.history) == 1
