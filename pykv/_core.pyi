@@ -50,6 +50,7 @@ __all__: list[str] = [
     "decode_row",
     "encode_row",
     "kv_types",
+    "precisions",
     "read_layer_table",
     "read_model_config",
     "top_logprobs",
@@ -829,6 +830,11 @@ def encode_row(
 def kv_types() -> list[str]:
     """
     Names of the types K and V can be stored in.
+    """
+
+def precisions() -> list[str]:
+    """
+    Names of the ways in which linear layers multiply (Model).
     """
 
 def read_layer_table(gguf: GgufFile) -> list[LayerSpec]:

@@ -29,11 +29,14 @@ class RuntimeOptions:
         model: name of a known model or path of a GGUF file.
         ctx_size: cells of the pool, one token each, shared by all requests. 0: 60 % of the
             memory that is free after the weights, at most 64 times the model's context.
-            Fewer than the model's context is allowed and then bounds every request.
+            Fewer than the model's context is allowed and then bounds every request; a model
+            with own rotary factors for short texts (longrope) then uses them if it can.
         parallel: sequences decoded per step.
         batch_size: tokens per step.
         cache_type_k: storage of keys, one of `pykv._core.kv_types()`.
         cache_type_v: storage of values.
+        precision: of linear layers, one of `pykv._core.precisions()`: "exact" has float32
+            activations, "fast" 8-bit ones where the type of the weights has kernels for it.
         threads: of computation, 0: one per usable core.
         pool_bytes: hard budget of the pool's memory, 0: as many as the cells need.
     """
@@ -44,6 +47,7 @@ class RuntimeOptions:
     batch_size: int = 256
     cache_type_k: str = "f16"
     cache_type_v: str = "f16"
+    precision: str = "exact"
     threads: int = 0
     pool_bytes: int = 0
 
@@ -59,12 +63,13 @@ class RuntimeOptions:
                 f"--batch-size {self.batch_size} is less than --parallel {self.parallel}; a step "
                 "has one token for each sequence: raise --batch-size or lower --parallel"
             )
-        for flag, name in (
-            ("--cache-type-k", self.cache_type_k),
-            ("--cache-type-v", self.cache_type_v),
+        for flag, name, names in (
+            ("--cache-type-k", self.cache_type_k, _core.kv_types()),
+            ("--cache-type-v", self.cache_type_v, _core.kv_types()),
+            ("--precision", self.precision, _core.precisions()),
         ):
-            if name not in _core.kv_types():
-                raise _refusal(f"{flag} {name!r} is not one of {', '.join(_core.kv_types())}")
+            if name not in names:
+                raise _refusal(f"{flag} {name!r} is not one of {', '.join(names)}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +97,9 @@ class Runtime:
         self.tokenizer = Tokenizer.from_gguf(self.gguf)
         self.template = ChatTemplate.from_gguf(self.gguf, self.tokenizer)
         self.backend = _core.Backend(threads=options.threads)
-        self.model = _core.Model(self.gguf, self.backend)
+        self.model = _core.Model(
+            self.gguf, self.backend, precision=options.precision, context=options.ctx_size
+        )
         given_as_path = models.expand_user(options.model) == path
         self.model_id = path.stem if given_as_path else options.model
         self.cache = self._make_cache()

@@ -107,6 +107,7 @@ py::dict config_dict(const ModelConfig& config) {
   out["kv_heads"] = config.kv_heads;
   out["head_dim"] = config.head_dim;
   out["vocab"] = config.vocab;
+  out["trained_context"] = config.trained_context;
   out["context"] = config.context;
   out["precision"] = precision_name(config.precision);
   out["norm_epsilon"] = config.norm_epsilon;
@@ -136,6 +137,12 @@ py::array_t<float> forward(Model& model, Step& step, const py::object& given, co
 }
 
 void bind_decoder(py::module_& m) {
+  m.def(
+      "precisions",
+      [] {
+        return std::vector<std::string>{precision_name(Precision::exact), precision_name(Precision::fast)};
+      },
+      "Names of the ways in which linear layers multiply (Model).");
   py::class_<Model>(
       m, "Model",
       "A decoder that runs on the cache. Raises UnsupportedModel (naming the architecture, feature or "

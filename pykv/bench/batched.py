@@ -39,6 +39,7 @@ class BatchedOptions:
     batch_size: int = 512
     cache_type_k: str = "f16"
     cache_type_v: str = "f16"
+    precision: str = "exact"
     threads: int = 0
     seed: int = 1
 
@@ -130,6 +131,7 @@ def json_line(row: BatchedRow) -> str:
             "speed": row.speed,
             "cache_type_k": options.cache_type_k,
             "cache_type_v": options.cache_type_v,
+            "precision": options.precision,
             "kv_bytes": row.kv_bytes,
             "peak_rss_bytes": peak_rss_bytes(),
             "computed_tokens": row.computed_tokens,
@@ -149,7 +151,7 @@ class BatchedBench:
         self._options = options
         gguf = _core.GgufFile(str(options.model))
         self._backend = _core.Backend(threads=options.threads)
-        self._model = _core.Model(gguf, self._backend)
+        self._model = _core.Model(gguf, self._backend, precision=options.precision)
         self._vocab = int(self._model.config["vocab"])
         largest = max(options.cells(*row) for row in options.rows())
         self._capacity = options.ctx_size or largest + WARM_UP_TOKENS

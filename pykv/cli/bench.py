@@ -17,6 +17,7 @@ from pykv.cli.options import (
     NPL,
     NPP,
     NTG,
+    PRECISION,
     THREADS,
     TOKENS_MAX,
     integer,
@@ -45,7 +46,8 @@ def add_parser(subparsers: Any) -> None:
     add = parser.add_argument
     add("-pps", action="store_true", help="all sequences share one prompt")
     add("--output-format", choices=["md", "jsonl"], default="md", help="table or JSON lines")
-    options = (MODEL, _CELLS, _BATCH, NPP, NTG, NPL, CACHE_TYPE_K, CACHE_TYPE_V, THREADS)
+    kinds = (CACHE_TYPE_K, CACHE_TYPE_V, PRECISION)
+    options = (MODEL, _CELLS, _BATCH, NPP, NTG, NPL, *kinds, THREADS)
     config.declare(parser, {"": options}, json_help="the same as --output-format jsonl")
 
 
@@ -66,6 +68,7 @@ def run(args: argparse.Namespace) -> int:
         batch_size=args.batch_size,
         cache_type_k=args.cache_type_k,
         cache_type_v=args.cache_type_v,
+        precision=args.precision,
         threads=args.threads,
     )
     total = sum((pp if args.pps else pp * pl) + tg * pl for pp, tg, pl in options.rows())

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from pykv._core import Error, InvalidArgument
 from pykv.cli import config
-from pykv.cli.options import MAX_TOKENS, MODEL, POOL, SAMPLING, THREADS, text_or_stdin
+from pykv.cli.options import MAX_TOKENS, MODEL, POOL, PRECISION, SAMPLING, THREADS, text_or_stdin
 
 if TYPE_CHECKING:
     from pykv.runtime import Runtime
@@ -37,7 +37,7 @@ def add_parser(subparsers: Any) -> None:
     add("--chat", action="store_true", help="answer the prompt as a user's message")
     config.declare(
         parser,
-        {"": (MODEL, MAX_TOKENS), "sampling": SAMPLING, "KV cache": (*POOL, THREADS)},
+        {"": (MODEL, MAX_TOKENS, PRECISION), "sampling": SAMPLING, "KV cache": (*POOL, THREADS)},
         json_help="print text and figures as JSON, at the end",
     )
 
@@ -55,6 +55,7 @@ def run(args: argparse.Namespace) -> int:
         pool_bytes=args.pool_bytes,
         cache_type_k=args.cache_type_k,
         cache_type_v=args.cache_type_v,
+        precision=args.precision,
         threads=args.threads,
     )
     runtime = Runtime.open(options)

@@ -152,6 +152,11 @@ CACHE_TYPE_V = Option(
     ("-ctv", "--cache-type-v"), "stored values, of the same types", one_of(KV_TYPES), "f16",
     names=KV_TYPES, metavar="TYPE",
 )  # fmt: skip
+PRECISIONS = tuple(_core.precisions())
+PRECISION = Option(
+    ("--precision",), "linear layers: exact (float32) or fast (8-bit where there are kernels)",
+    one_of(PRECISIONS), "exact", names=PRECISIONS,
+)  # fmt: skip
 THREADS = Option(("-t", "--threads"), "threads", integer(0, 1024), 0, "all cores", metavar="N")
 
 HOST = Option(("--host",), "address of the API", str, "127.0.0.1")
@@ -183,7 +188,7 @@ POOL = (CTX_SIZE, POOL_BYTES, CACHE_TYPE_K, CACHE_TYPE_V)
 SAMPLING = (TEMP, TOP_K, TOP_P, MIN_P, SEED)
 
 ALL = (
-    MODEL, *POOL, THREADS, HOST, PORT, ADMIN_PORT, ALIAS, PARALLEL, BATCH_SIZE, VERBOSE,
+    MODEL, *POOL, PRECISION, THREADS, HOST, PORT, ADMIN_PORT, ALIAS, PARALLEL, BATCH_SIZE, VERBOSE,
     MAX_TOKENS, *SAMPLING, NPP, NTG, NPL,
 )  # fmt: skip
 """Every option that the environment and the configuration file may set."""

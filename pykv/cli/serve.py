@@ -22,6 +22,7 @@ from pykv.cli.options import (
     PARALLEL,
     POOL,
     PORT,
+    PRECISION,
     THREADS,
     VERBOSE,
 )
@@ -50,7 +51,7 @@ def add_parser(subparsers: Any) -> None:
     config.declare(
         parser,
         {
-            "": (MODEL, ALIAS, THREADS, VERBOSE),
+            "": (MODEL, ALIAS, PRECISION, THREADS, VERBOSE),
             "addresses": (HOST, PORT, ADMIN_PORT),
             "requests": (PARALLEL, BATCH_SIZE),
             "KV cache": POOL,
@@ -92,6 +93,7 @@ def _open_runtime(args: argparse.Namespace, model: str) -> Runtime:
             batch_size=args.batch_size,
             cache_type_k=args.cache_type_k,
             cache_type_v=args.cache_type_v,
+            precision=args.precision,
             threads=args.threads,
             pool_bytes=args.pool_bytes,
         )

@@ -54,7 +54,7 @@ class Service:
         self.engine: EngineLike = engine or AsyncEngine(runtime.engine)
         self.tokenizer = runtime.tokenizer
         self.model_id: str = alias or runtime.model_id
-        self.model_context: int = runtime.model.config["context"]
+        self.model_context: int = runtime.model.config["trained_context"]
         self.context: int = runtime.pool_facts().longest_request
         self.vocab: int = runtime.model.config["vocab"]
         self.bodies = Bodies(limits)

@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from tests.reference.block_formats import decode, encode
+from tests.reference.block_formats import encode
+from tests.reference.random_blocks import BLOCK_ELEMENTS, BLOCKS, peer_decode, random_blocks
 
 F32 = npt.NDArray[np.float32]
 Bytes = npt.NDArray[np.uint8]
@@ -19,14 +20,11 @@ def normal(rng: np.random.Generator, *shape: int) -> F32:
 
 def stored_matrix(rng: np.random.Generator, kind: str, rows: int, cols: int) -> tuple[Bytes, F32]:
     """Random bytes of a weight in GGUF's row layout, and the values they stand for."""
-    if kind == "q4_1":
-        blocks = rng.integers(0, 256, (rows * cols // 32, 20), dtype=np.uint8)
-        scales = rng.normal(0, 0.1, (len(blocks), 2)).astype(np.float16)
-        blocks[:, :4] = scales.view(np.uint8)
-        data = blocks.reshape(-1)
+    if kind in BLOCKS:
+        data = random_blocks(rng, kind, rows * cols // BLOCK_ELEMENTS[kind])
     else:
         data = encode(kind, normal(rng, rows * cols))
-    return data, decode(kind, data).reshape(rows, cols)
+    return data, peer_decode(kind, data).reshape(rows, cols)
 
 
 def assert_same_bits(actual: Any, expected: Any) -> None:

@@ -11,7 +11,7 @@ from pykv import _core
 from tests.kernels.arrays import F32, Bytes, assert_same_bits, normal, stored_matrix
 from tests.reference import kernels as reference
 
-TYPES = ("q4_1", "q8_0")
+TYPES = ("q4_0", "q4_1", "q8_0")
 SHAPES = [(2, 32), (15, 96), (16, 64), (33, 160), (100, 576), (129, 32)]  # outputs, inputs
 MOST_ROWS = 33
 

@@ -12,6 +12,7 @@ from hypothesis.extra import numpy as numpy_strategies
 from pykv import _core
 from tests.kernels.arrays import assert_same_bits, normal
 from tests.reference.block_formats import BLOCK_BYTES, KV_TYPES, decode, encode
+from tests.reference.random_blocks import BLOCKS, WEIGHT_TYPES, peer_decode, random_blocks
 
 QUANTIZED = tuple(BLOCK_BYTES)
 EVERY_F16 = np.arange(2**16, dtype=np.uint16)
@@ -116,27 +117,40 @@ def test_q8_0_ties_go_to_even() -> None:
     np.testing.assert_array_equal(encoded[2:33].view(np.int8), np.rint(values[:31]).astype(np.int8))
 
 
-def random_blocks(rng: np.random.Generator, kind: str, blocks: int) -> np.ndarray:
-    """Blocks of any codes and any finite scales."""
-    data = rng.integers(0, 256, (blocks, BLOCK_BYTES[kind]), dtype=np.uint8)
-    heads = 4 if kind.endswith("_1") else 2
-    scales = rng.normal(0, 3, (blocks, heads // 2)).astype(np.float16)
-    scales[:4] = [[0.0], [-0.0], [65504.0], [2**-24]]
-    data[:, :heads] = scales.view(np.uint8)
-    return data.reshape(-1)
+EXTREME_SCALES = np.array(
+    [0.0, -0.0, 2**-24, -(2**-24), 6e-5, 1e-3, -0.1, 1.0, 65504.0, -65504.0], np.float16
+)
 
 
-@pytest.mark.parametrize("kind", KV_TYPES)
+@pytest.mark.parametrize("kind", WEIGHT_TYPES)
 def test_decoding_equals_the_reference_and_the_gguf_package(
     kind: str, rng: np.random.Generator
 ) -> None:
-    data = (
-        random_blocks(rng, kind, 500) if kind in QUANTIZED else encode(kind, normal(rng, 32 * 500))
-    )
+    if kind in BLOCKS:
+        data = random_blocks(rng, kind, 2000, EXTREME_SCALES)
+    else:
+        data = encode(kind, normal(rng, 32 * 500))
     actual = _core.decode_row(kind, data)
-    assert_same_bits(actual, decode(kind, data))
-    peer = gguf.quants.dequantize(data, gguf.GGMLQuantizationType[kind.upper()])
-    assert_same_bits(actual, peer.reshape(-1))
+    assert_same_bits(actual, peer_decode(kind, data))
+    if kind in KV_TYPES:
+        assert_same_bits(actual, decode(kind, data))
+
+
+@pytest.mark.parametrize("kind", BLOCKS)
+def test_scales_that_are_no_numbers(kind: str, rng: np.random.Generator) -> None:
+    """Infinity and NaN give what they give in float32 arithmetic."""
+    scales = np.array([np.inf, -np.inf, np.nan, 1.0], np.float16)
+    data = random_blocks(rng, kind, 500, scales)
+    with np.errstate(all="ignore"):
+        np.testing.assert_array_equal(_core.decode_row(kind, data), peer_decode(kind, data))
+
+
+@pytest.mark.parametrize("kind", ["q2_k", "q3_k", "q4_k", "q5_k", "q6_k"])
+def test_k_types_are_only_read(kind: str) -> None:
+    with pytest.raises(_core.Unsupported, match=f"{kind} is a type of weights"):
+        _core.encode_row(kind, np.zeros(256, np.float32))
+    with pytest.raises(_core.InvalidArgument, match="not a multiple"):
+        _core.encode_row(kind, np.zeros(32, np.float32))
 
 
 @pytest.mark.parametrize("kind", ["f16", "bf16", "q4_0", "q4_1", "q5_0", "q5_1"])

@@ -64,6 +64,13 @@ SPECS = {
     "olmo2": TinyModel("olmo2", tied=False),
     "olmo2, YaRN": TinyModel("olmo2", metadata=YARN, tied=False, kv_heads=4),
 }
+WEIGHTS = {  # rows of whole blocks of 256
+    f"weights {kind}": TinyModel(
+        width=256, head_dim=64, feed_forward=256, layers=1, weight_type=kind, embedding_type=kind
+    )
+    for kind in ("BF16", "Q4_0", "Q5_0", "Q5_1", "IQ4_NL", "Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K")
+}
+SPECS |= WEIGHTS
 ARCHITECTURES = ("llama", "olmo2", "phi3", "qwen2", "qwen3")
 
 

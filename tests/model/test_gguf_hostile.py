@@ -64,8 +64,12 @@ def test_an_unknown_architecture_is_named(tmp_path: Path) -> None:
 
 
 def test_an_unsupported_weight_type_is_named_with_its_tensor(tmp_path: Path) -> None:
-    path = write_tiny_model(tmp_path / "model.gguf", TinyModel(weight_type="Q5_0"))
-    with pytest.raises(_core.UnsupportedModel, match=r"'blk.0.attn_q.weight' has type Q5_0, supp"):
+    path = write_tiny_model(tmp_path / "model.gguf", TinyModel(weight_type="Q8_0"))
+    data = path.read_bytes()
+    name = b"blk.0.attn_q.weight"
+    at = data.index(name) + len(name) + 4 + 2 * 8  # after dimensions and extents
+    path.write_bytes(data[:at] + struct.pack("<I", 24) + data[at + 4 :])  # of fewer bytes
+    with pytest.raises(_core.UnsupportedModel, match=r"'blk.0.attn_q.weight' has type I8, supp"):
         load(path)
 
 

@@ -14,7 +14,11 @@ from pathlib import Path
 
 import gguf
 import numpy as np
+import numpy.typing as npt
 
+from tests.reference.random_blocks import BLOCK_ELEMENTS, peer_decode, random_blocks
+
+READ_ONLY = ("iq4_nl", "q2_k", "q3_k", "q4_k", "q5_k", "q6_k")  # what the package cannot write
 SPECIAL_TOKENS = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
 CHAT_TEMPLATE = (
     "{% for message in messages %}"
@@ -69,20 +73,25 @@ def vocabulary() -> list[str]:
 def write_tiny_model(path: str | Path, spec: TinyModel | None = None) -> Path:
     """Writes the model `spec` describes to `path`; the same spec gives the same bytes."""
     spec = spec or TinyModel()
-    writer = gguf.GGUFWriter(path, spec.architecture)
-    add_model(writer, spec)
+    _write(gguf.GGUFWriter(path, spec.architecture), spec)
+    return Path(path)
+
+
+def write_split_model(folder: Path, spec: TinyModel, tensors: int) -> list[Path]:
+    """The same in parts of so many tensors each, model-00001-of-….gguf and so on."""
+    path = folder / "model.gguf"
+    _write(gguf.GGUFWriter(path, spec.architecture, split_max_tensors=tensors), spec)
+    return sorted(folder.glob("model-*-of-*.gguf"))
+
+
+def _write(writer: gguf.GGUFWriter, spec: TinyModel) -> None:
+    _add_metadata(writer, spec)
+    _add_vocabulary(writer)
+    _Tensors(writer, spec).add_all()
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
-    return Path(path)
-
-
-def add_model(writer: gguf.GGUFWriter, spec: TinyModel) -> None:
-    """Metadata and tensors of the model."""
-    _add_metadata(writer, spec)
-    _add_vocabulary(writer)
-    _Tensors(writer, spec).add_all()
 
 
 def _add_metadata(writer: gguf.GGUFWriter, spec: TinyModel) -> None:
@@ -193,10 +202,24 @@ class _Tensors:
             self.writer.add_tensor(f"{name}.bias", self.rng.normal(0, 0.5, rows).astype(np.float32))
 
     def matrix(self, name: str, rows: int, columns: int, kind: str, scale: float = 1.0) -> None:
-        values = self.rng.normal(0.0, scale / np.sqrt(columns), (rows, columns)).astype(np.float32)
+        spread = scale / np.sqrt(columns)
         quantization = gguf.GGMLQuantizationType[kind]
-        data = gguf.quantize(values, quantization)
+        if kind.lower() in READ_ONLY:
+            data = self.blocks(kind.lower(), rows, columns, spread)
+        else:
+            values = self.rng.normal(0.0, spread, (rows, columns)).astype(np.float32)
+            data = gguf.quantize(values, quantization)
         self.writer.add_tensor(f"{name}.weight", data, raw_dtype=quantization)
+
+    def blocks(self, kind: str, rows: int, columns: int, spread: float) -> npt.NDArray[np.uint8]:
+        """Random blocks whose values have about this standard deviation."""
+        count = rows * columns // BLOCK_ELEMENTS[kind]
+        state = self.rng.bit_generator.state
+        data = random_blocks(self.rng, kind, count)
+        scales = 0.1 * spread / peer_decode(kind, data).std() * np.array([-1, 1, 2])
+        self.rng.bit_generator.state = state  # the same codes
+        data = random_blocks(self.rng, kind, count, scales.astype(np.float16))
+        return data.reshape(rows, -1)
 
     def gain(self, name: str, width: int, suffix: str = ".weight") -> None:
         gains = self.rng.uniform(0.5, 1.5, width).astype(np.float32)

@@ -44,13 +44,17 @@ def quantize_activations(x: F32) -> tuple[F32, npt.NDArray[np.int8]]:
 
 def weight_integers(kind: str, data: Bytes) -> tuple[F64, F64, F64]:
     """Blocks of a stored weight as d [n], m [n] and integers [n, 32]: d * integer + m."""
-    raw = np.ascontiguousarray(data, np.uint8).reshape(-1, {"q8_0": 34, "q4_1": 20}[kind])
+    raw = np.ascontiguousarray(data, np.uint8).reshape(
+        -1, {"q8_0": 34, "q4_0": 18, "q4_1": 20}[kind]
+    )
     d = raw[:, :2].copy().view(np.float16).astype(np.float64)[:, 0]
     if kind == "q8_0":
         return d, np.zeros_like(d), raw[:, 2:].view(np.int8).astype(np.float64)
-    m = raw[:, 2:4].copy().view(np.float16).astype(np.float64)[:, 0]
-    nibbles = np.concatenate([raw[:, 4:] & 15, raw[:, 4:] >> 4], axis=1)
-    return d, m, nibbles.astype(np.float64)
+    packed = raw[:, -16:]
+    nibbles = np.concatenate([packed & 15, packed >> 4], axis=1).astype(np.float64)
+    if kind == "q4_0":
+        return d, np.zeros_like(d), nibbles - 8
+    return d, raw[:, 2:4].copy().view(np.float16).astype(np.float64)[:, 0], nibbles
 
 
 def linear_int8(kind: str, data: Bytes, shape: tuple[int, int], x: F32) -> tuple[F64, F64]:

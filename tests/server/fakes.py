@@ -188,7 +188,7 @@ def fake_runtime() -> Any:
         tokenizer=ByteTokenizer(),
         template=Template(),
         model=SimpleNamespace(
-            config={"context": 1000, "vocab": VOCAB}, parameters=10, weight_bytes=20
+            config={"trained_context": 1000, "vocab": VOCAB}, parameters=10, weight_bytes=20
         ),
         engine=SimpleNamespace(snapshot=lambda: {"limits": {"parallel": 16}}),
         pool_facts=lambda: SimpleNamespace(longest_request=CONTEXT),

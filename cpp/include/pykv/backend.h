@@ -146,8 +146,8 @@ class Backend {
 
   // --- model operations ------------------------------------------------------
   // Weight matrix [rows = outputs, cols = inputs] in GGUF's row layout; copied and
-  // repacked, the caller's bytes are not kept. Types f32, f16, q8_0, q4_1. `precision` is
-  // that of linear(); q8_0 and q4_1 have a fast one.
+  // repacked without changing a value, the caller's bytes are not kept. Any DType.
+  // `precision` is that of linear(); q8_0, q4_0 and q4_1 have a fast one.
   WeightId create_weight(DType type, std::uint32_t rows, std::uint32_t cols, std::span<const std::byte> bytes,
                          Precision precision = Precision::exact);
   std::size_t weight_bytes() const;  // resident, all weights

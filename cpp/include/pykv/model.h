@@ -35,7 +35,8 @@ struct ModelConfig {
   std::uint32_t kv_heads = 0;
   std::uint32_t head_dim = 0;
   std::uint32_t vocab = 0;
-  std::uint32_t context = 0;  // longest sequence, tokens: trained, or less by ModelOptions
+  std::uint32_t trained_context = 0;  // tokens
+  std::uint32_t context = 0;          // longest sequence: as trained, or less by ModelOptions
   Precision precision = Precision::exact;
   float norm_epsilon = 1e-5F;
   float attention_scale = 0;  // multiplies q·k

@@ -10,7 +10,8 @@
 //   q5_1    f16 d, f16 m, u32, 16 bytes           d * q + m
 //   iq4_nl  f16 d, 16 bytes                       d * kIq4NlValues[q]
 // Nibbles: byte j has element j in its low half and element j + 16 in its high half; bit j
-// of the u32 is the fifth bit of element j.
+// of the u32 is the fifth bit of element j. Weights may also have K types, blocks of 256 that
+// are only decoded: see cpp/src/quant/k_blocks.h.
 //
 // Encoding. `peak` is the element of largest magnitude, the first of equal ones; r = 1 / d
 // with d *before* it is rounded to f16, or 0 if that is not finite.

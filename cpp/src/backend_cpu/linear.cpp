@@ -148,6 +148,7 @@ void run_task(const kernels::Kernels& kernels, const Call& call, const Part& par
     kernels.linear_int8(task);
   } else {
     auto task = make_task<kernels::LinearTask>(part, chunk, index);
+    task.fifth_offset = part.layout.fifth_offset;
     task.in = call.in.row(chunk.first + row);
     task.in_stride = call.in.stride;
     kernels.linear(task);

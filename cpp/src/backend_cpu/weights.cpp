@@ -15,9 +15,6 @@ constexpr std::uint32_t kMaxCols = 1U << 24;
 
 void check_shape(DType type, std::uint32_t rows, std::uint32_t cols, std::size_t bytes) {
   const std::string shape = std::to_string(rows) + " x " + std::to_string(cols) + " of " + traits(type).name;
-  if (!kernels::is_panel_type(type))
-    throw Unsupported("[Backend.create_weight] type " + std::string(traits(type).name) +
-                      " is not supported; use f32, f16, q8_0 or q4_1");
   if (rows == 0 || cols == 0 || cols > kMaxCols)
     refuse("create_weight",
            shape + ": needs at least 1 row and 1 to " + std::to_string(kMaxCols) + " columns");

@@ -92,5 +92,7 @@ void decode_cells(const std::byte* v_tile, const TileLayout& layout, std::uint32
       return decode_cell_blocks<DType::q5_1>(v_tile, layout, dim, cell, count, tile);
     case DType::iq4_nl:
       return decode_cell_blocks<DType::iq4_nl>(v_tile, layout, dim, cell, count, tile);
+    default:
+      return;  // K types are for weights
   }
 }

@@ -100,5 +100,7 @@ void decode_panel(const Panel& panel, std::uint32_t k0, std::uint32_t count, flo
       return decode_blocks<DType::q5_1>(panel, k0, count, tile);
     case DType::iq4_nl:
       return decode_blocks<DType::iq4_nl>(panel, k0, count, tile);
+    default:
+      return;  // K types are for weights
   }
 }

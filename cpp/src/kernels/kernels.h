@@ -40,8 +40,9 @@ struct LinearTask {
   DType type = DType::f32;
   const std::byte* panels = nullptr;  // the first one
   std::size_t panel_bytes = 0;        // from one to the next
-  std::size_t values_offset = 0;      // inside a panel
-  std::uint32_t channels = 0;         // outputs, 16 a panel, the last panel may be partly used
+  std::size_t fifth_offset = 0;       // inside a panel
+  std::size_t values_offset = 0;
+  std::uint32_t channels = 0;  // outputs, 16 a panel, the last panel may be partly used
   std::uint32_t cols = 0;
   std::uint32_t rows = 0;  // at most kLinearRows
   const float* in = nullptr;

@@ -7,6 +7,7 @@
 #include <cstring>
 #include <utility>
 
+#include "kernels/k_panel.h"
 #include "kernels/tier_macros.h"
 #include "pykv/quant.h"
 

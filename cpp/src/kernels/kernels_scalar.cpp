@@ -1,6 +1,7 @@
 #include <cstring>
 #include <utility>
 
+#include "kernels/k_panel.h"
 #include "kernels/kernels.h"
 #include "kernels/tier_macros.h"
 #include "pykv/quant.h"

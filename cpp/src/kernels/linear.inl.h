@@ -34,7 +34,7 @@ void linear(const LinearTask& task) {
       for (std::uint32_t p = 0; p < panels; ++p) {
         const std::byte* panel = task.panels + (channel / kPanelWidth + p) * task.panel_bytes;
         if (task.rows <= 8) prefetch_after(task, panel, k);
-        decode_weight({task.type, panel, nullptr, panel + task.values_offset}, k, depth,
+        decode_weight({task.type, panel, panel + task.fifth_offset, panel + task.values_offset}, k, depth,
                       tile + p * kTileStride);
       }
       multiply({tile, kTileStride, panels, depth, k, kOutStride}, rows, task.rows, sums);

@@ -10,21 +10,20 @@
 
 namespace pykv::kernels {
 
-// Inside a panel the scales come first, then the values:
-//   f32, f16: value(k, lane) is element k * 16 + lane
-//   q8_0: byte k % 4 of word (k / 4) * 16 + lane, plus kByteBias; d at (k / 32) * 16 + lane
-//   q4_1: with i = k % 16, a nibble of byte i % 4 of word (k / 32 * 4 + i / 4) * 16 + lane, the
-//         low one in the block's first half, the high one in its second, as in the file;
-//         d at (k / 32) * 32 + lane, m 16 later
-// Words have 32 bits, d and m are f16. A vector of words holds four neighbouring k of every
-// lane, which is what dot-product instructions take.
+// A panel has 16 rows of the matrix as lanes. Its parts, scales, fifth bits and values, lie
+// in that order; each starts on a multiple of 64 bytes.
+//   K types  as k_panel.h says
+//   others   as in a group of 16 cells of K (block_layout.h), a row for a cell; bf16 with an
+//            odd number of columns has one column of zeros more
+// A vector of words holds four neighbouring k of every lane, which is what dot-product
+// instructions take.
 struct PanelLayout {
+  std::size_t fifth_offset = 0;
   std::size_t values_offset = 0;
-  std::size_t bytes = 0;  // multiple of 64
+  std::size_t bytes = 0;
 };
 
-bool is_panel_type(DType type);  // f32, f16, q8_0, q4_1
-bool has_int8_form(DType type);  // linear_int8 takes it: q8_0, q4_1
+bool has_int8_form(DType type);  // linear_int8 takes it: q8_0, q4_0, q4_1
 // `cols` is a multiple of the type's block.
 PanelLayout panel_layout(DType type, std::uint32_t cols);
 

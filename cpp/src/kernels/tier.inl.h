@@ -10,6 +10,7 @@
 #include "kernels/decode_cells.inl.h"
 #include "kernels/hadamard.inl.h"
 #include "kernels/matrix.inl.h"
+#include "kernels/decode_k.inl.h"
 #include "kernels/decode_weight.inl.h"
 #include "kernels/linear.inl.h"
 #include "kernels/activations.inl.h"

@@ -85,12 +85,13 @@ ModelConfig read_model_config(const GgufFile& file, const ModelOptions& options)
   config.name = file.string_value("general.name", "");
   config.precision = options.precision;
   read_sizes(file, reader, config);
-  const std::uint32_t trained = reader.positive("context_length", static_cast<std::uint32_t>(kMaxPos));
-  config.context = options.context == 0 ? trained : std::min(trained, options.context);
+  config.trained_context = reader.positive("context_length", static_cast<std::uint32_t>(kMaxPos));
+  config.context =
+      options.context == 0 ? config.trained_context : std::min(config.trained_context, options.context);
   read_attention(reader, config);
   check_attention(file, reader, config);
   config.rope.interleaved = architecture.decoder.rope_interleaved;
-  read_rope(file, reader, trained, config);
+  read_rope(file, reader, config);
   config.vocab = read_vocab(file, reader);
   reader.refuse_others(kHarmless);
   try {

@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <optional>
+#include <string>
 
 #include "pykv/dtype.h"
 
@@ -20,7 +21,7 @@ const char* kind_name(Kind kind);
 
 struct TensorType {
   std::uint32_t id;
-  const char* name;
+  std::string name;  // as GGUF writes it, "Q4_1"
   std::uint32_t block_elements;
   std::uint32_t block_bytes;
   std::optional<DType> type;  // nullopt: known, but without a DType in this build

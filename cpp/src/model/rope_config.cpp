@@ -105,12 +105,11 @@ void read_plain(ConfigReader& reader, ModelConfig& config) {
 
 }  // namespace
 
-void read_rope(const GgufFile& file, ConfigReader& reader, std::uint32_t trained_context,
-               ModelConfig& config) {
+void read_rope(const GgufFile& file, ConfigReader& reader, ModelConfig& config) {
   read_plain(reader, config);
   const std::size_t pairs = config.rope.dims / 2;
   const std::uint32_t original = reader.positive("rope.scaling.original_context_length",
-                                                 static_cast<std::uint32_t>(kMaxPos), trained_context);
+                                                 static_cast<std::uint32_t>(kMaxPos), config.trained_context);
   const std::vector<float> divisors = choose_divisors(file, reader, pairs, config.context > original);
   Frequencies plain(pairs);
   for (std::size_t i = 0; i < pairs; ++i) {

@@ -20,9 +20,8 @@ inline constexpr const char* kRopeFactors = "rope_freqs.weight";
 inline constexpr const char* kRopeFactorsLong = "rope_factors_long.weight";
 inline constexpr const char* kRopeFactorsShort = "rope_factors_short.weight";
 
-// Sets config.rope (but for `interleaved`) and config.rope_magnitude; head_dim and context
-// must be set. CorruptModel, or UnsupportedModel for an unknown kind of scaling.
-void read_rope(const GgufFile& file, ConfigReader& reader, std::uint32_t trained_context,
-               ModelConfig& config);
+// Sets config.rope (but for `interleaved`) and config.rope_magnitude; head_dim and both
+// contexts must be set. CorruptModel, or UnsupportedModel for an unknown kind of scaling.
+void read_rope(const GgufFile& file, ConfigReader& reader, ModelConfig& config);
 
 }  // namespace pykv

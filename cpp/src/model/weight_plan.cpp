@@ -21,8 +21,7 @@ std::string shape_text(const std::vector<std::uint64_t>& shape) {
 
 std::string weight_types() {
   std::string out;
-  for (const DTypeTraits& type : all_dtypes())
-    if (type.for_weights) out += (out.empty() ? "" : ", ") + std::string(type.name);
+  for (const DTypeTraits& type : all_dtypes()) out += (out.empty() ? "" : ", ") + std::string(type.name);
   return out;
 }
 
@@ -42,7 +41,7 @@ const GgufFile::Tensor& WeightPlan::checked(const std::string& name, Shape shape
     throw CorruptModel(prefix(file_) + printable(name) + " has shape " + shape_text(tensor->shape) +
                        ", the metadata asks for [" + std::to_string(shape.cols) + ", " +
                        std::to_string(shape.rows) + "]; download or convert the model again");
-  if (!tensor->type || !traits(*tensor->type).for_weights)
+  if (!tensor->type)
     throw UnsupportedModel(prefix(file_) + printable(name) + " has type " + tensor->type_name +
                            ", supported weight types are " + weight_types() +
                            "; use a file with one of these types");

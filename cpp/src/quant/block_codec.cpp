@@ -4,8 +4,11 @@
 #include <array>
 #include <bit>
 #include <cmath>
+#include <string>
 
+#include "pykv/errors.h"
 #include "pykv/quant.h"
+#include "quant/k_blocks.h"
 
 namespace pykv::quant {
 namespace {
@@ -230,29 +233,39 @@ void decode_iq4_nl(const std::byte* bytes, float* out) {
   for (std::size_t i = 0; i < kBlock; ++i) out[i] = d * static_cast<float>(kIq4NlValues[codes[i]]);
 }
 
+template <DType type>
+void decode_k(const std::byte* bytes, float* out) {
+  decode_k_block(type, read_k_block(type, bytes), out);
+}
+
+// In the order of the enum.
+constexpr std::array<Format, kDTypeCount> kFormats{{
+    {{DType::f32, "f32", 0, 1, 4, true}},
+    {{DType::f16, "f16", 1, 1, 2, true}},
+    {{DType::bf16, "bf16", 30, 1, 2, true}},
+    {{DType::q8_0, "q8_0", 8, 32, 34, true}, encode_q8_0, decode_q8_0},
+    {{DType::q4_0, "q4_0", 2, 32, 18, true}, encode_q4_0, decode_q4_0},
+    {{DType::q4_1, "q4_1", 3, 32, 20, true}, encode_q4_1, decode_q4_1},
+    {{DType::q5_0, "q5_0", 6, 32, 22, true}, encode_q5_0, decode_q5_0},
+    {{DType::q5_1, "q5_1", 7, 32, 24, true}, encode_q5_1, decode_q5_1},
+    {{DType::iq4_nl, "iq4_nl", 20, 32, 18, true}, encode_iq4_nl, decode_iq4_nl},
+    {{DType::q2_k, "q2_k", 10, 256, 84, false}, nullptr, decode_k<DType::q2_k>},
+    {{DType::q3_k, "q3_k", 11, 256, 110, false}, nullptr, decode_k<DType::q3_k>},
+    {{DType::q4_k, "q4_k", 12, 256, 144, false}, nullptr, decode_k<DType::q4_k>},
+    {{DType::q5_k, "q5_k", 13, 256, 176, false}, nullptr, decode_k<DType::q5_k>},
+    {{DType::q6_k, "q6_k", 14, 256, 210, false}, nullptr, decode_k<DType::q6_k>},
+}};
+
 }  // namespace
 
-const BlockCodec& block_codec(DType type) {
-  static constexpr BlockCodec kQ8_0{encode_q8_0, decode_q8_0};
-  static constexpr BlockCodec kQ4_0{encode_q4_0, decode_q4_0};
-  static constexpr BlockCodec kQ4_1{encode_q4_1, decode_q4_1};
-  static constexpr BlockCodec kQ5_0{encode_q5_0, decode_q5_0};
-  static constexpr BlockCodec kQ5_1{encode_q5_1, decode_q5_1};
-  static constexpr BlockCodec kIq4Nl{encode_iq4_nl, decode_iq4_nl};
-  switch (type) {
-    case DType::q4_0:
-      return kQ4_0;
-    case DType::q4_1:
-      return kQ4_1;
-    case DType::q5_0:
-      return kQ5_0;
-    case DType::q5_1:
-      return kQ5_1;
-    case DType::iq4_nl:
-      return kIq4Nl;
-    default:
-      return kQ8_0;
-  }
+std::span<const Format> formats() { return kFormats; }
+
+const Format& format(DType type) {
+  const auto index = static_cast<std::size_t>(type);
+  if (index >= kFormats.size())
+    throw InvalidArgument("[traits] type number " + std::to_string(index) +
+                          " is not a type; the last one is " + std::to_string(kFormats.size() - 1));
+  return kFormats[index];
 }
 
 }  // namespace pykv::quant

@@ -31,9 +31,12 @@ void encode_row(DType type, std::span<const float> values, std::span<std::byte> 
       for (std::size_t i = 0; i < n; ++i) quant::store16(out.data() + 2 * i, bf16_from_f32(values[i]));
       return;
     default: {
-      const auto encode = quant::block_codec(type).encode;
-      for (std::size_t b = 0; b < n / quant::kBlock; ++b)
-        encode(values.data() + b * quant::kBlock, out.data() + b * traits(type).block_bytes);
+      const auto& [t, encode, decode] = quant::format(type);
+      if (encode == nullptr)
+        throw Unsupported("[encode_row] " + std::string(t.name) +
+                          " is a type of weights, which are read only; use a type of K and V");
+      for (std::size_t b = 0; b < n / t.block_elements; ++b)
+        encode(values.data() + b * t.block_elements, out.data() + b * t.block_bytes);
     }
   }
 }
@@ -52,9 +55,9 @@ void decode_row(DType type, std::span<const std::byte> bytes, std::span<float> o
       for (std::size_t i = 0; i < n; ++i) out[i] = f32_from_bf16(quant::load16(bytes.data() + 2 * i));
       return;
     default: {
-      const auto decode = quant::block_codec(type).decode;
-      for (std::size_t b = 0; b < n / quant::kBlock; ++b)
-        decode(bytes.data() + b * traits(type).block_bytes, out.data() + b * quant::kBlock);
+      const auto& [t, encode, decode] = quant::format(type);
+      for (std::size_t b = 0; b < n / t.block_elements; ++b)
+        decode(bytes.data() + b * t.block_bytes, out.data() + b * t.block_elements);
     }
   }
 }

@@ -1,28 +1,17 @@
 #include "pykv/dtype.h"
 
+#include <algorithm>
 #include <array>
 
 #include "pykv/errors.h"
+#include "quant/block_codec.h"
 
 namespace pykv {
 namespace {
 
-// In the order of the enum. Block sizes are GGUF's.
-constexpr std::array<DTypeTraits, 9> kTraits{{
-    {DType::f32, "f32", 1, 4, true, true},
-    {DType::f16, "f16", 1, 2, true, true},
-    {DType::bf16, "bf16", 1, 2, true, false},
-    {DType::q8_0, "q8_0", 32, 34, true, true},
-    {DType::q4_0, "q4_0", 32, 18, true, false},
-    {DType::q4_1, "q4_1", 32, 20, true, true},
-    {DType::q5_0, "q5_0", 32, 22, true, false},
-    {DType::q5_1, "q5_1", 32, 24, true, false},
-    {DType::iq4_nl, "iq4_nl", 32, 18, true, false},
-}};
-
 std::string kv_type_names() {
   std::string names;
-  for (const DTypeTraits& t : kTraits) {
+  for (const DTypeTraits& t : all_dtypes()) {
     if (!t.for_kv) continue;
     if (!names.empty()) names += ", ";
     names += t.name;
@@ -32,19 +21,20 @@ std::string kv_type_names() {
 
 }  // namespace
 
-const DTypeTraits& traits(DType type) {
-  const auto index = static_cast<std::size_t>(type);
-  if (index >= kTraits.size()) {
-    throw InvalidArgument("[traits] type number " + std::to_string(index) +
-                          " is not a type; the last one is " + std::to_string(kTraits.size() - 1));
-  }
-  return kTraits[index];
+const DTypeTraits& traits(DType type) { return quant::format(type).traits; }
+
+std::span<const DTypeTraits> all_dtypes() {
+  static const auto all = [] {
+    std::array<DTypeTraits, kDTypeCount> out{};
+    std::transform(quant::formats().begin(), quant::formats().end(), out.begin(),
+                   [](const quant::Format& f) { return f.traits; });
+    return out;
+  }();
+  return all;
 }
 
-std::span<const DTypeTraits> all_dtypes() { return kTraits; }
-
 DType parse_kv_type(std::string_view name) {
-  for (const DTypeTraits& t : kTraits) {
+  for (const DTypeTraits& t : all_dtypes()) {
     if (name == t.name && t.for_kv) return t.type;
   }
   constexpr std::size_t kShown = 40;  // names may come from a request
