@@ -1,11 +1,13 @@
 """How far the logits are from the exact float32 forward pass, per KV type.
 
-    python -m benchmarks.precision MODEL.gguf [--tokens 698] [--types f32,f16,q8_0] [--json FILE]
+    python -m benchmarks.precision MODEL.gguf [--tokens 698] [--types f32,f16,q8_0,q8_0/q4_0]
+                                   [--no-hadamard] [--numpy] [--json FILE]
 
 Mean, median, 99th percentile and maximum of the Kullback-Leibler divergence in nats over
 the positions of a text, of pykv's distribution from that of the NumPy forward pass
-(tests/reference/decoder_forward.py). For q8_0 also that of the NumPy pass with K and V
-rounded to q8_0: what the storage alone costs. Exits 3 if the mean at f32 exceeds 1e-5.
+(tests/reference/decoder_forward.py). A type is that of K and V, or K/V. With --numpy also
+the divergence of the NumPy pass with K and V rounded as the cache stores them: what the
+storage alone costs. Exits 3 if a mean exceeds its target.
 """
 
 from __future__ import annotations
@@ -21,10 +23,11 @@ import numpy as np
 import numpy.typing as npt
 
 from pykv import _core
-from tests.reference.decoder_forward import DecoderReference, log_softmax, through_q8_0
+from tests.reference.decoder_forward import DecoderReference, log_softmax
+from tests.reference.kv_storage import stored, transform_size
 
 ROOT = Path(__file__).resolve().parents[1]
-TARGETS = {"f32": 1e-5}
+TARGETS = {"f32": 1e-5, "f16": 1e-5, "q8_0": 1e-3}
 Floats = npt.NDArray[np.floating[Any]]
 
 
@@ -44,14 +47,17 @@ def golden_text(count: int) -> list[int]:
     return longest[:count]
 
 
-def compute(model: Any, backend: Any, tokens: Sequence[int], kv_type: str) -> Floats:
+def compute(
+    model: Any, backend: Any, tokens: Sequence[int], types: tuple[str, str], transform: bool
+) -> Floats:
     """Logits [tokens, vocab] from pykv in one step."""
     cache = _core.Cache(
         layers=model.layer_table,
         backend=backend,
         cells=len(tokens),
-        type_k=kv_type,
-        type_v=kv_type,
+        type_k=types[0],
+        type_v=types[1],
+        hadamard=transform,
     )
     plan = cache.plan([(cache.create(), list(tokens))])
     assert plan is not None  # the cache was made for exactly these tokens
@@ -86,18 +92,37 @@ def table_rows(
     ]
 
 
-def measure(path: Path, tokens: Sequence[int], types: Sequence[str]) -> list[dict[str, Any]]:
+def store_like_the_cache(types: tuple[str, str], transform: bool) -> Any:
+    """What a cache of these types does to K and V of the NumPy pass."""
+
+    def store(k: Floats, v: Floats) -> tuple[Floats, Floats]:
+        sides: list[Floats] = []
+        for side, kind, x in (("k", types[0], k), ("v", types[1], v)):
+            size = transform_size(side, kind, x.shape[-1]) if transform else 0  # type: ignore[arg-type]
+            sides.append(stored(kind, x.astype(np.float32), size))
+        return sides[0], sides[1]
+
+    return store
+
+
+def measure(path: Path, options: argparse.Namespace) -> list[dict[str, Any]]:
+    tokens = golden_text(options.tokens)
+    print(f"{len(tokens)} positions")
     backend = _core.Backend()
     model = _core.Model(_core.GgufFile(path), backend)
     reference = DecoderReference(path)
     exact = reference.logits(tokens)
     rows = []
-    for kv_type in types:
-        values = divergence(exact, compute(model, backend, tokens, kv_type))
-        rows += table_rows(f"{kv_type} KV", values, TARGETS.get(kv_type))
-    if "q8_0" in types:
-        reference.store = through_q8_0
-        rows += table_rows("q8_0 in NumPy", divergence(exact, reference.logits(tokens)), None)
+    for name in options.types.split(","):
+        type_k, _, type_v = name.partition("/")
+        types = (type_k, type_v or type_k)
+        values = divergence(exact, compute(model, backend, tokens, types, options.hadamard))
+        rows += table_rows(f"{name} KV", values, TARGETS.get(name))
+        if options.numpy:
+            reference.store = store_like_the_cache(types, options.hadamard)
+            rows += table_rows(
+                f"{name} in NumPy", divergence(exact, reference.logits(tokens)), None
+            )
     return rows
 
 
@@ -105,15 +130,17 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("model", type=Path)
     parser.add_argument("--tokens", type=int, default=698, help="positions measured (default 698)")
-    parser.add_argument("--types", default="f32,f16,q8_0", help="KV types, comma-separated")
+    parser.add_argument("--types", default="f32,f16,q8_0", help="comma-separated")
+    parser.add_argument(
+        "--no-hadamard", dest="hadamard", action="store_false", help="store K and V as they are"
+    )
+    parser.add_argument("--numpy", action="store_true", help="also the NumPy pass, rounded alike")
     parser.add_argument("--json", type=Path, help="also write the rows to this file")
     options = parser.parse_args(argv)
-    tokens = golden_text(options.tokens)
-    rows = measure(options.model, tokens, options.types.split(","))
-    print(f"{len(tokens)} positions")
+    rows = measure(options.model, options)
     for row in rows:
         print(
-            f"{row['row']:<26} {row['value']:.2e}  {'' if row['ok'] else 'target missed'}".rstrip()
+            f"{row['row']:<32} {row['value']:.2e}  {'' if row['ok'] else 'target missed'}".rstrip()
         )
     if options.json:
         options.json.write_text(json.dumps(rows, indent=2) + "\n", encoding="utf-8")

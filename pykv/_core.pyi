@@ -211,6 +211,7 @@ class Backend:
         type_k: str,
         type_v: str,
         blocks: typing.SupportsInt | typing.SupportsIndex,
+        hadamard: bool = True,
     ) -> int:
         """
         Reserves address space for blocks of 64 cells; returns the pool's handle.
@@ -236,11 +237,34 @@ class Backend:
         """
         Rows of a table.
         """
+    def export_rows(
+        self,
+        pool: typing.SupportsInt | typing.SupportsIndex,
+        layer: typing.SupportsInt | typing.SupportsIndex,
+        cells: typing.Annotated[numpy.typing.ArrayLike, numpy.uint32],
+        row_bytes: tuple[
+            typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex
+        ],
+    ) -> tuple:
+        """
+        Rows as they are stored: k uint8 [n, row_bytes[0]], v [n, row_bytes[1]].
+        """
     def gather(
         self,
         x: typing.Annotated[numpy.typing.ArrayLike, numpy.float32],
         rows: typing.Annotated[numpy.typing.ArrayLike, numpy.uint32],
     ) -> numpy.typing.NDArray[numpy.float32]: ...
+    def import_rows(
+        self,
+        pool: typing.SupportsInt | typing.SupportsIndex,
+        layer: typing.SupportsInt | typing.SupportsIndex,
+        cells: typing.Annotated[numpy.typing.ArrayLike, numpy.uint32],
+        k: typing.Annotated[numpy.typing.ArrayLike, numpy.uint8],
+        v: typing.Annotated[numpy.typing.ArrayLike, numpy.uint8],
+    ) -> None:
+        """
+        Puts such rows into cells.
+        """
     def linear(
         self,
         weight: typing.SupportsInt | typing.SupportsIndex,
@@ -364,6 +388,7 @@ class Cache:
         cells: int,
         type_k: str = "f16",
         type_v: str = "f16",
+        hadamard: bool = True,
         pool_bytes: int = 0,
         watermarks: tuple[
             typing.SupportsFloat | typing.SupportsIndex, typing.SupportsFloat | typing.SupportsIndex
@@ -401,6 +426,12 @@ class Cache:
         Evicts idle cells; returns how many became free.
         """
     def exact_upto(self, sequence: int) -> int: ...
+    def export_rows(
+        self, sequence: int, layer: int, span: typing.Any = None
+    ) -> tuple[numpy.typing.NDArray[numpy.uint8], numpy.typing.NDArray[numpy.uint8]]:
+        """
+        (k, v) as stored, uint8 rows in GGUF's layout.
+        """
     def fork(self, sequence: int) -> int:
         """
         A copy that shares all cells; O(1).
@@ -458,6 +489,10 @@ class Cache:
         Moves a span by delta positions.
         """
     def stats(self) -> dict: ...
+    def transforms(self, layer: int) -> tuple[int, int]:
+        """
+        How many elements of K and V are transformed together; 0: none.
+        """
     def watermarks(self) -> tuple[float, float]: ...
     @property
     def layers(self) -> list[LayerSpec]: ...
@@ -504,6 +539,15 @@ class Step:
     def finish(self) -> None:
         """
         Publishes; every layer must be written.
+        """
+    def import_rows(
+        self,
+        layer: int,
+        k: typing.Annotated[numpy.typing.ArrayLike, numpy.uint8],
+        v: typing.Annotated[numpy.typing.ArrayLike, numpy.uint8],
+    ) -> None:
+        """
+        Stores rows as Cache.export_rows gives them, uint8, instead of write().
         """
     def rollback(self) -> None:
         """

@@ -62,6 +62,7 @@ class Cache:
             cells=config.cells,
             type_k=config.type_k,
             type_v=config.type_v,
+            hadamard=config.hadamard,
             pool_bytes=config.pool_bytes,
             watermarks=config.watermarks,
             edge_hash=config.edge_hash,
@@ -165,6 +166,24 @@ class Cache:
         Of the ``n`` tokens that the sequence has in the span, ``None`` for all, in order.
         """
         return self.core.read_rows(sequence, layer, span)
+
+    def export_rows(
+        self, sequence: int, layer: int, span: tuple[int, int] | None = None
+    ) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.uint8]]:
+        """The rows that :meth:`read_rows` decodes, as bytes: K ``[n, row bytes]``, V likewise.
+
+        A row is that of all KV heads, in the byte layout of GGUF and of llama.cpp's own cache.
+        Where :meth:`transforms` says so, a head's elements are stored transformed (as llama.cpp
+        transforms them), and the rows are too. K of tokens that :meth:`shift` moved is turned to
+        their present positions and encoded again; all other rows are the stored bytes. A layer
+        with ``v_view_of_k`` has V rows of 0 bytes, one with ``kv_from_layer`` raises
+        ``InvalidArgument``.
+        """
+        return self.core.export_rows(sequence, layer, span)
+
+    def transforms(self, layer: int) -> tuple[int, int]:
+        """How many elements of a head of K and of V are transformed together; 0 means none."""
+        return self.core.transforms(layer)
 
     # --- edits -------------------------------------------------------------------
     #

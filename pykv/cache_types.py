@@ -85,7 +85,10 @@ class CacheConfig:
 
     ``cells`` is the capacity in tokens, rounded up to whole blocks of 64. ``pool_bytes`` is a
     hard limit on the memory in use (0: none); where it affords fewer cells, those are the
-    capacity. ``type_k`` and ``type_v`` are ``"f32"``, ``"f16"`` or ``"q8_0"``. ``watermarks`` are
+    capacity. ``type_k`` and ``type_v`` are ``"f32"``, ``"f16"``, ``"bf16"``, ``"q8_0"``,
+    ``"q4_0"``, ``"q4_1"``, ``"q5_0"``, ``"q5_1"`` or ``"iq4_nl"``; quantized ones need sizes that
+    are multiples of 32. ``hadamard``: store quantized K and V transformed where 64 divides the
+    size, which costs less precision; seen only by :meth:`Cache.export_rows`. ``watermarks`` are
     the shares of free cells at which :meth:`Cache.reclaim` starts and stops. ``edge_hash``
     is for tests: ``"constant"`` makes every lookup collide, which may cost time and nothing else.
     """
@@ -94,6 +97,7 @@ class CacheConfig:
     cells: int
     type_k: str = "f16"
     type_v: str = "f16"
+    hadamard: bool = True
     pool_bytes: int = 0
     watermarks: tuple[float, float] = (0.05, 0.10)
     edge_hash: str = field(default="default", repr=False)

@@ -86,6 +86,24 @@ class Step:
             v_rows = _rows(v, (self.rows, spec.kv_heads, spec.v_dim), "[Step.write] v")
         step.write(layer, k_rows, v_rows)
 
+    def import_rows(
+        self,
+        layer: int,
+        k: npt.NDArray[np.uint8],
+        v: npt.NDArray[np.uint8],
+    ) -> None:
+        """Stores rows that :meth:`pykv.Cache.export_rows` gave, instead of :meth:`write`.
+
+        uint8 ``[rows, row bytes]``, from a cache with the same types and transforms, for tokens
+        at the same positions. Nothing but the number of bytes is checked.
+        """
+        step = self._open("import_rows")
+        self._layer(layer, "import_rows")
+        for name, rows in (("k", k), ("v", v)):
+            if not isinstance(rows, np.ndarray) or rows.dtype != np.uint8:
+                raise TypeError(f"[Step.import_rows] {name} must be an array of uint8")
+        step.import_rows(layer, np.ascontiguousarray(k), np.ascontiguousarray(v))
+
     def attend(
         self,
         layer: int,

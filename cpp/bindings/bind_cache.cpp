@@ -19,6 +19,7 @@ namespace pykv::bindings {
 namespace {
 
 using FloatRows = py::array_t<float, py::array::c_style>;
+using ByteRows = py::array_t<std::uint8_t, py::array::c_style>;
 using Unlocked = py::gil_scoped_release;
 
 SeqId seq_id(const PyInt& seq, const char* method) {
@@ -47,13 +48,14 @@ EdgeHash edge_hash(const std::string& name) {
 
 std::unique_ptr<Cache> make_cache(const LayerTable& layers, const std::vector<RopeParams>& ropes,
                                   Backend& backend, const PyInt& cells, const std::string& type_k,
-                                  const std::string& type_v, const PyInt& pool_bytes,
+                                  const std::string& type_v, bool hadamard, const PyInt& pool_bytes,
                                   std::pair<double, double> watermarks, const std::string& hash) {
   CacheConfig config;
   config.layers = layers;
   config.ropes = ropes;
   config.type_k = parse_kv_type(type_k);
   config.type_v = parse_kv_type(type_v);
+  config.hadamard = hadamard;
   config.cells = to_int<std::uint64_t>(cells, "[Cache] cells", 1);
   config.pool_bytes = to_int<std::uint64_t>(pool_bytes, "[Cache] pool_bytes");
   config.watermarks = {watermarks.first, watermarks.second};
@@ -89,6 +91,27 @@ std::pair<FloatRows, FloatRows> read_rows(const Cache& cache, const PyInt& seq, 
     return FloatRows({py::ssize_t{values.rows}, py::ssize_t{spec.kv_heads}, py::ssize_t{dim}}, flat.data());
   };
   return {as_array(values.k, spec.k_dim), as_array(values.v, spec.v_dim)};
+}
+
+std::pair<ByteRows, ByteRows> export_rows(const Cache& cache, const PyInt& seq, const PyInt& layer,
+                                          const py::object& span) {
+  const SeqId id = seq_id(seq, "export_rows");
+  const auto index = to_int<std::uint32_t>(layer, "[Cache.export_rows] layer");
+  const std::optional<Span> wanted = to_span(span, "[Cache.export_rows] ");
+  Cache::RowBytes bytes;
+  {
+    const Unlocked unlocked;
+    bytes = cache.export_rows(id, index, wanted);
+  }
+  const auto as_array = [&](const std::vector<std::byte>& flat, DType type, std::uint32_t dim) {
+    const std::size_t width = row_bytes(type, std::size_t{cache.config().layers[index].kv_heads} * dim);
+    return ByteRows({py::ssize_t{bytes.rows}, static_cast<py::ssize_t>(width)},
+                    reinterpret_cast<const std::uint8_t*>(flat.data()));
+  };
+  const CacheConfig& config = cache.config();
+  const LayerSpec& spec = config.layers[index];
+  return {as_array(bytes.k, config.type_k, spec.k_dim),
+          as_array(bytes.v, config.type_v, spec.v_view_of_k ? 0 : spec.v_dim)};
 }
 
 void bind_sequences(py::class_<Cache>& cache) {
@@ -235,6 +258,8 @@ void bind_views(py::class_<Cache>& cache) {
            })
       .def("read_rows", &read_rows, py::arg("sequence"), py::arg("layer"), py::arg("span"),
            "(k, v) as stored: float32 [n, kv_heads, k_dim] and [n, kv_heads, v_dim].")
+      .def("export_rows", &export_rows, py::arg("sequence"), py::arg("layer"), py::arg("span") = py::none(),
+           "(k, v) as stored, uint8 rows in GGUF's layout.")
       .def("stats",
            [](const Cache& self) {
              CacheStats stats;
@@ -248,7 +273,16 @@ void bind_views(py::class_<Cache>& cache) {
       .def_property_readonly("layers", [](const Cache& self) { return self.config().layers; })
       .def_property_readonly("ropes", [](const Cache& self) { return self.config().ropes; })
       .def_property_readonly("type_k", [](const Cache& self) { return traits(self.config().type_k).name; })
-      .def_property_readonly("type_v", [](const Cache& self) { return traits(self.config().type_v).name; });
+      .def_property_readonly("type_v", [](const Cache& self) { return traits(self.config().type_v).name; })
+      .def(
+          "transforms",
+          [](const Cache& self, const PyInt& layer) {
+            const auto index =
+                to_int<std::uint32_t>(layer, "[Cache.transforms] layer", 0, self.layout().layer_count() - 1);
+            const BlockLayout::LayerPlace& place = self.layout().place(index);
+            return std::pair(place.k.hadamard, place.v.hadamard);
+          },
+          py::arg("layer"), "How many elements of K and V are transformed together; 0: none.");
 }
 
 void bind_space(py::class_<Cache>& cache) {
@@ -292,9 +326,9 @@ void bind_cache(py::module_& m) {
   py::class_<Cache> cache(m, "Cache", "One KV pool for all sessions; see pykv.Cache.");
   cache.def(py::init(&make_cache), py::kw_only(), py::arg("layers"),
             py::arg("ropes") = std::vector<RopeParams>{}, py::arg("backend"), py::arg("cells"),
-            py::arg("type_k") = "f16", py::arg("type_v") = "f16", py::arg("pool_bytes") = 0,
-            py::arg("watermarks") = std::pair(0.05, 0.10), py::arg("edge_hash") = "default",
-            py::keep_alive<1, 4>());
+            py::arg("type_k") = "f16", py::arg("type_v") = "f16", py::arg("hadamard") = true,
+            py::arg("pool_bytes") = 0, py::arg("watermarks") = std::pair(0.05, 0.10),
+            py::arg("edge_hash") = "default", py::keep_alive<1, 4>());
   bind_sequences(cache);
   bind_edits(cache);
   bind_views(cache);

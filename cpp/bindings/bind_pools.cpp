@@ -59,6 +59,29 @@ Floats attend(Backend& backend, std::uint32_t pool, std::uint32_t layer, const F
   return out.values();
 }
 
+using Bytes = py::array_t<std::uint8_t, py::array::c_style>;
+
+std::span<std::byte> bytes_of(Bytes& array) {
+  return {reinterpret_cast<std::byte*>(array.mutable_data()), static_cast<std::size_t>(array.size())};
+}
+
+py::tuple export_rows(const Backend& backend, std::uint32_t pool, std::uint32_t layer,
+                      const List<CellIndex>& cells, std::pair<std::uint32_t, std::uint32_t> row_bytes) {
+  Bytes k({cells.size(), static_cast<py::ssize_t>(row_bytes.first)});
+  Bytes v({cells.size(), static_cast<py::ssize_t>(row_bytes.second)});
+  const std::span<std::byte> to_k = bytes_of(k), to_v = bytes_of(v);
+  const std::vector<Pos> deltas(static_cast<std::size_t>(cells.size()));
+  without_gil([&] { backend.export_rows(PoolId{pool}, layer, view(cells), {deltas, {}}, to_k, to_v); });
+  return py::make_tuple(k, v);
+}
+
+void import_rows(Backend& backend, std::uint32_t pool, std::uint32_t layer, const List<CellIndex>& cells,
+                 const Bytes& k, const Bytes& v) {
+  const auto from_k = std::as_bytes(std::span(k.data(), static_cast<std::size_t>(k.size())));
+  const auto from_v = std::as_bytes(std::span(v.data(), static_cast<std::size_t>(v.size())));
+  without_gil([&] { backend.import_rows(PoolId{pool}, layer, view(cells), from_k, from_v); });
+}
+
 AttentionBatch to_batch(const std::vector<SegmentTuple>& segments, const std::vector<GroupTuple>& groups) {
   AttentionBatch batch;
   for (const auto& [first, cell, length, rotation, slot] : segments)
@@ -97,12 +120,12 @@ void bind_pools(py::class_<Backend>& c) {
   c.def(
        "create_pool",
        [](Backend& backend, const LayerTable& layers, const std::string& type_k, const std::string& type_v,
-          std::uint32_t blocks) {
+          std::uint32_t blocks, bool hadamard) {
          validate(layers);
-         return backend.create_pool(BlockLayout(layers, 0, parse_dtype(type_k), parse_dtype(type_v)), blocks)
-             .value;
+         const BlockLayout layout(layers, 0, parse_dtype(type_k), parse_dtype(type_v), hadamard);
+         return backend.create_pool(layout, blocks).value;
        },
-       py::arg("layers"), py::arg("type_k"), py::arg("type_v"), py::arg("blocks"),
+       py::arg("layers"), py::arg("type_k"), py::arg("type_v"), py::arg("blocks"), py::arg("hadamard") = true,
        "Reserves address space for blocks of 64 cells; returns the pool's handle.")
       .def(
           "destroy_pool", [](Backend& backend, std::uint32_t pool) { backend.destroy_pool(PoolId{pool}); },
@@ -123,6 +146,10 @@ void bind_pools(py::class_<Backend>& c) {
            py::arg("cells"), "v: None where V is a view of K.")
       .def("read_kv", &read_kv, py::arg("pool"), py::arg("layer"), py::arg("cells"), py::arg("widths"),
            "Stored values, decoded: k [n, widths[0]], v [n, widths[1]].")
+      .def("export_rows", &export_rows, py::arg("pool"), py::arg("layer"), py::arg("cells"),
+           py::arg("row_bytes"), "Rows as they are stored: k uint8 [n, row_bytes[0]], v [n, row_bytes[1]].")
+      .def("import_rows", &import_rows, py::arg("pool"), py::arg("layer"), py::arg("cells"), py::arg("k"),
+           py::arg("v"), "Puts such rows into cells.")
       .def("rewrite_k", &rewrite_k, py::arg("pool"), py::arg("layer"), py::arg("source"), py::arg("target"),
            py::arg("deltas"), py::arg("rope"),
            "K of source[i], moved by deltas[i] positions, into target[i].")

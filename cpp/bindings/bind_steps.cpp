@@ -15,6 +15,7 @@ namespace pykv::bindings {
 namespace {
 
 using FloatRows = py::array_t<float, py::array::c_style>;
+using ByteRows = py::array_t<std::uint8_t, py::array::c_style>;
 using Unlocked = py::gil_scoped_release;
 
 // Requests of a plan with the ids they refer to.
@@ -139,6 +140,17 @@ void bind_steps(py::module_& m, py::class_<Cache>& cache) {
           "(first row, rows) of each request.")
       .def("write", &write, py::arg("layer"), py::arg("k"), py::arg("v") = py::none(),
            "k [rows, kv_heads * k_dim], v [rows, kv_heads * v_dim] or None for a view of K, float32.")
+      .def(
+          "import_rows",
+          [](Step& step, const PyInt& layer, const ByteRows& k, const ByteRows& v) {
+            const auto index = to_int<std::uint32_t>(layer, "[Step.import_rows] layer");
+            const auto from_k = std::as_bytes(std::span(k.data(), static_cast<std::size_t>(k.size())));
+            const auto from_v = std::as_bytes(std::span(v.data(), static_cast<std::size_t>(v.size())));
+            const Unlocked unlocked;
+            step.import_rows(index, from_k, from_v);
+          },
+          py::arg("layer"), py::arg("k"), py::arg("v"),
+          "Stores rows as Cache.export_rows gives them, uint8, instead of write().")
       .def(
           "attend", &attend, py::arg("layer"), py::arg("q"), py::arg("heads"), py::arg("scale"),
           py::arg("softcap") = 0.0, py::arg("sinks") = std::vector<float>{},

@@ -11,6 +11,7 @@ import numpy as np
 from pykv import _core
 from tests.kernels.arrays import F32
 from tests.reference import kernels as reference
+from tests.reference.block_formats import encode
 
 
 @dataclass(frozen=True)
@@ -22,6 +23,7 @@ class Shape:
     type_k: str = "f32"
     type_v: str = "f32"
     v_view: bool = False
+    hadamard: bool = True
     scale_by: float | None = None
 
     @property
@@ -37,7 +39,8 @@ class Shape:
 
     def __str__(self) -> str:
         v = "view" if self.v_view else self.type_v
-        return f"{self.k_dim}x{self.v_dim}-{self.kv_heads}x{self.share}-{self.type_k}-{v}"
+        plain = "" if self.hadamard else "-plain"
+        return f"{self.k_dim}x{self.v_dim}-{self.kv_heads}x{self.share}-{self.type_k}-{v}{plain}"
 
 
 @dataclass(frozen=True)
@@ -111,7 +114,9 @@ class Pool:
         layer = _core.LayerSpec(
             kv_heads=shape.kv_heads, k_dim=shape.k_dim, v_dim=shape.v_dim, v_view_of_k=shape.v_view
         )
-        self.handle = backend.create_pool([layer], shape.type_k, shape.type_v, blocks)
+        self.handle = backend.create_pool(
+            [layer], shape.type_k, shape.type_v, blocks, hadamard=shape.hadamard
+        )
         backend.commit_blocks(self.handle, np.arange(blocks))
 
     def write(self, segments: Segments, k: F32, v: F32 | None) -> None:
@@ -122,6 +127,21 @@ class Pool:
     def stored(self, segments: Segments) -> tuple[F32, F32]:
         k, v = self.backend.read_kv(self.handle, 0, cells_of(segments), self.shape.widths())
         return k, v
+
+    def export(self, segments: Segments) -> tuple[Any, Any]:
+        """Bytes of the rows as they are stored, [tokens, bytes] of K and of V."""
+        shape = self.shape
+        row_bytes = [
+            len(encode(kind, np.zeros(width, np.float32)))
+            for kind, width in zip((shape.type_k, shape.type_v), shape.widths(), strict=True)
+        ]
+        if shape.v_view:
+            row_bytes[1] = 0
+        k, v = self.backend.export_rows(self.handle, 0, cells_of(segments), row_bytes)
+        return k, v
+
+    def load(self, segments: Segments, k: Any, v: Any) -> None:
+        self.backend.import_rows(self.handle, 0, cells_of(segments), k, v)
 
     def attend(self, q: F32, segments: Segments, first: int, slot: int | None = None) -> F32:
         """Rows of q stand at positions first, first + 1, … and slots slot, slot + 1, …"""

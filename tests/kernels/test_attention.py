@@ -9,7 +9,8 @@ import pytest
 
 from tests.kernels.arrays import F32, assert_same_bits, normal
 from tests.kernels.kv import Pool, Shape, contiguous, scattered
-from tests.reference.block_formats import KV_TYPES, decode, encode
+from tests.reference import kv_storage
+from tests.reference.block_formats import KV_TYPES
 
 POSITIONS = (1, 15, 16, 17, 63, 64, 65, 255, 256, 257, 700)
 ROWS = (1, 2, 3, 5, 7, 17)
@@ -29,6 +30,8 @@ SHAPES = [
     Shape(128, 64, 1, 2, "q5_0", "iq4_nl"),
     Shape(32, 96, 1, 3, "q5_1", "q4_1"),
     Shape(64, 64, 1, 2, "iq4_nl", "q5_0"),
+    Shape(64, 64, 3, 3, "q8_0", "q4_0", hadamard=False),
+    Shape(192, 128, 1, 2, "q5_1", "q8_0"),
 ]
 # Scores are O(1): a float32 dot product of up to 256 terms, exp and a weighted mean stay
 # well below this, in units of max |V| (about 4).
@@ -53,10 +56,14 @@ def test_written_values_are_stored_by_the_encoders_rule(
     where = scattered(rng, 200, 2048)
     pool.write(where, k, v)
     stored = pool.stored(where)
-    for kind, given, actual in zip(
-        (pool.shape.type_k, pool.shape.type_v), (k, v), stored, strict=True
+    shape = pool.shape
+    for side, kind, dim, given, actual in (
+        ("k", shape.type_k, shape.k_dim, k, stored[0]),
+        ("v", shape.type_v, shape.v_dim, v, stored[1]),
     ):
-        expected = decode(kind, encode(kind, given)).reshape(given.shape)
+        size = kv_storage.transform_size(side, kind, dim) if shape.hadamard else 0
+        heads = given.reshape(len(given), -1, dim)
+        expected = kv_storage.stored(kind, heads, size).reshape(given.shape)
         assert_same_bits(actual, expected)
 
 

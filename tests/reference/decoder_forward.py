@@ -24,14 +24,6 @@ import numpy.typing as npt
 Array = npt.NDArray[np.floating[Any]]
 
 
-def through_q8_0(x: Array) -> Array:
-    """x [..., n * 32] as a q8_0 cache gives it back: int8 times an f16 scale per 32 elements."""
-    blocks = x.reshape(-1, 32)
-    scale = np.abs(blocks).max(axis=1, keepdims=True) / x.dtype.type(127)
-    quantized = np.rint(blocks / np.where(scale > 0, scale, 1))
-    return (quantized * scale.astype(np.float16).astype(x.dtype)).reshape(x.shape)
-
-
 def softmax(x: Array) -> Array:
     e = np.exp(x - x.max(axis=-1, keepdims=True))
     return e / e.sum(axis=-1, keepdims=True)
@@ -52,7 +44,7 @@ class DecoderReference:
     trained context), which decides between the rotary factors of Phi 3.
     """
 
-    store: Callable[[Array], Array] | None = None
+    store: Callable[[Array, Array], tuple[Array, Array]] | None = None
 
     def __init__(
         self,
@@ -167,7 +159,7 @@ class DecoderReference:
         tokens = len(x)
         q, k, v = self.queries_keys_values(x, layer)
         if self.store is not None:
-            k, v = self.store(k), self.store(v)
+            k, v = self.store(k, v)
         visible = np.tril(np.ones((tokens, tokens), dtype=bool))
         out = np.empty_like(q)
         for head in range(self.heads):

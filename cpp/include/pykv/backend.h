@@ -87,6 +87,12 @@ struct AttentionParams {
   const RopeParams* rope = nullptr;  // of stored K; needed where a segment has a rotation
 };
 
+// K on its way to other positions: row i by deltas[i], with the rope that turned it.
+struct KeyMove {
+  std::span<const Pos> deltas;
+  RopeParams rope;
+};
+
 struct BackendConfig {
   std::uint32_t threads = 0;  // 0: number of cores this process may use
   std::string isa;            // "" or "auto", "scalar", "avx2", "avx512"
@@ -131,6 +137,14 @@ class Backend {
   // Decodes the stored values of cells (tests, export). Same shapes.
   void read_kv(PoolId pool, std::uint32_t layer, std::span<const CellIndex> cells, std::span<float> k,
                std::span<float> v) const;
+  // Rows as they are stored, in GGUF's row layout and transformed where the layout says so:
+  // k [n, row_bytes(type, kv_heads * k_dim)], v likewise, no bytes where V is a view of K. K of
+  // row i is moved by move.deltas[i] as rewrite_k does it; 0 leaves its bytes as they are.
+  void export_rows(PoolId pool, std::uint32_t layer, std::span<const CellIndex> cells, const KeyMove& move,
+                   std::span<std::byte> k, std::span<std::byte> v) const;
+  // Puts such rows, any bytes, into cells, of which none is named twice.
+  void import_rows(PoolId pool, std::uint32_t layer, std::span<const CellIndex> cells,
+                   std::span<const std::byte> k, std::span<const std::byte> v);
   // q [n, heads * k_dim] -> out [n, heads * v_dim]: softmax(scores) V per group. A segment with
   // rotation r is read with the query turned by RoPE(-r): stored K is never touched.
   void attend(PoolId pool, std::uint32_t layer, Rows q, Rows out, const AttentionBatch& batch,

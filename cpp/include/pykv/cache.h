@@ -49,6 +49,7 @@ struct CacheConfig {
   std::vector<RopeParams> ropes;
   DType type_k = DType::f16;
   DType type_v = DType::f16;
+  bool hadamard = true;          // transform quantized K and V where their sizes allow (block_layout.h)
   std::uint64_t cells = 0;       // capacity, rounded up to whole blocks; 1 … 2^27
   std::uint64_t pool_bytes = 0;  // hard budget of committed bytes, 0: as many as cells need;
                                  // where it affords fewer cells, those are the capacity
@@ -95,6 +96,9 @@ class Step {
   // k [rows, kv_heads * k_dim], v [rows, kv_heads * v_dim], all rows of the step. Rows{} for
   // v where it is a view of K. Refused for a layer that takes its KV from another.
   void write(std::uint32_t layer, Rows k, Rows v);
+  // Instead of write(): all rows of the step as Cache::export_rows gives them, of a cache with
+  // the same types, transforms and positions.
+  void import_rows(std::uint32_t layer, std::span<const std::byte> k, std::span<const std::byte> v);
   // q [rows, heads * k_dim] -> out [rows, heads * v_dim]; causal over each row's own
   // sequence including this step's tokens, as far as the layer's window reaches. write() of
   // the layer that stores its KV must have come before. params.window and params.rope are set
@@ -208,6 +212,14 @@ class Cache {
   };
   // Stored values of the tokens that `seq` has in `span`.
   RowValues read_rows(SeqId seq, std::uint32_t layer, std::optional<Span> span) const;
+  struct RowBytes {
+    std::uint32_t rows = 0;
+    std::vector<std::byte> k, v;  // [rows, row_bytes(type, kv_heads * dim)]; of a view of K none
+  };
+  // The same tokens as they are stored, in GGUF's row layout and transformed where
+  // layout().place(layer) says so. K that was moved is turned to its present position and
+  // encoded again; all else is byte for byte what write() stored. Step::import_rows takes it.
+  RowBytes export_rows(SeqId seq, std::uint32_t layer, std::optional<Span> span) const;
 
   void check_integrity() const;  // every invariant of every part; O(pool)
 

@@ -37,11 +37,13 @@ void merge_partition(const kernels::Kernels& kernels, const Attention& a, const 
 
 void write_out(const kernels::Kernels& kernels, const Attention& a, const QueryBlock& block,
                const Partial& done) {
-  const std::uint32_t dim = a.place->v.dim;
+  const TileLayout& v = a.place->v;
   for (std::uint32_t i = 0; i < block.count; ++i) {
     const std::uint32_t head = a.head(block, i);
     const float* const sink = a.params->sinks.empty() ? nullptr : &a.params->sinks[head];
-    kernels.normalize(done, i, dim, sink, a.out.row(a.row(block, i)) + std::size_t{head} * dim);
+    float* const to = a.out.row(a.row(block, i)) + std::size_t{head} * v.dim;
+    kernels.normalize(done, i, v.dim, sink, to);
+    if (v.hadamard != 0) kernels.hadamard(to, v.hadamard, v.dim / v.hadamard);
   }
 }
 
@@ -127,7 +129,8 @@ void Backend::attend(PoolId id, std::uint32_t layer, Rows q, Rows out, const Att
 
   const cpu::Rotations rotations(params.rope, batch.segments);
   a.rotations = &rotations;
-  for (const auto& worker : impl_->attention_workers) worker->queries.prepare(rotations, a.place->k.dim);
+  for (const auto& worker : impl_->attention_workers)
+    worker->queries.prepare(*impl_->kernels, rotations, a.place->k);
   cut(a);
   if (worth_splitting(a, impl_->threads->threads())) {
     attend_split(*impl_, a);

@@ -19,16 +19,29 @@ kernels::CellPlace v_at(const LayerPlace& place, CellHead at) {
   return kernels::v_place(place.v, at.block + place.v_tile(at.head), at.cell);
 }
 
-void encode(const kernels::CellPlace& place, const float* values) {
+void to_row(const kernels::Kernels& kernels, const TileLayout& tile, const float* values, std::byte* row) {
+  float transformed[kernels::kMaxHeadDim];
+  if (tile.hadamard != 0) {
+    std::copy_n(values, tile.dim, transformed);
+    kernels.hadamard(transformed, tile.hadamard, tile.dim / tile.hadamard);
+    values = transformed;
+  }
+  encode_row(tile.type, {values, tile.dim}, {row, row_bytes(tile.type, tile.dim)});
+}
+
+void encode(const kernels::Kernels& kernels, const TileLayout& tile, const kernels::CellPlace& place,
+            const float* values) {
   std::byte row[kMaxRowBytes];
-  encode_row(place.type, {values, place.dim}, {row, row_bytes(place.type, place.dim)});
+  to_row(kernels, tile, values, row);
   kernels::store_cell(place, row);
 }
 
-void decode(const kernels::CellPlace& place, float* values) {
+void decode(const kernels::Kernels& kernels, const TileLayout& tile, const kernels::CellPlace& place,
+            float* values) {
   std::byte row[kMaxRowBytes];
   kernels::load_cell(place, row);
-  decode_row(place.type, {row, row_bytes(place.type, place.dim)}, {values, place.dim});
+  decode_row(tile.type, {row, row_bytes(tile.type, tile.dim)}, {values, tile.dim});
+  if (tile.hadamard != 0) kernels.hadamard(values, tile.hadamard, tile.dim / tile.hadamard);
 }
 
 void copy(const kernels::CellPlace& from, const kernels::CellPlace& to) {
@@ -39,17 +52,44 @@ void copy(const kernels::CellPlace& from, const kernels::CellPlace& to) {
 
 }  // namespace
 
-void encode_k(const LayerPlace& place, CellHead to, const float* values) { encode(k_at(place, to), values); }
+void encode_k(const kernels::Kernels& kernels, const LayerPlace& place, CellHead to, const float* values) {
+  encode(kernels, place.k, k_at(place, to), values);
+}
 
-void decode_k(const LayerPlace& place, CellHead from, float* values) { decode(k_at(place, from), values); }
+void decode_k(const kernels::Kernels& kernels, const LayerPlace& place, CellHead from, float* values) {
+  decode(kernels, place.k, k_at(place, from), values);
+}
 
-void encode_v(const LayerPlace& place, CellHead to, const float* values) { encode(v_at(place, to), values); }
+void encode_v(const kernels::Kernels& kernels, const LayerPlace& place, CellHead to, const float* values) {
+  encode(kernels, place.v, v_at(place, to), values);
+}
 
-void decode_v(const LayerPlace& place, CellHead from, float* values) {
-  if (!place.v_view_of_k) return decode(v_at(place, from), values);
+void decode_v(const kernels::Kernels& kernels, const LayerPlace& place, CellHead from, float* values) {
+  if (!place.v_view_of_k) return decode(kernels, place.v, v_at(place, from), values);
   float k[kernels::kMaxHeadDim];
-  decode_k(place, from, k);
+  decode_k(kernels, place, from, k);
   std::copy_n(k, place.v.dim, values);
+}
+
+void load_k(const LayerPlace& place, CellHead from, std::byte* row) {
+  kernels::load_cell(k_at(place, from), row);
+}
+
+void store_k(const LayerPlace& place, CellHead to, const std::byte* row) {
+  kernels::store_cell(k_at(place, to), row);
+}
+
+void load_v(const LayerPlace& place, CellHead from, std::byte* row) {
+  kernels::load_cell(v_at(place, from), row);
+}
+
+void store_v(const LayerPlace& place, CellHead to, const std::byte* row) {
+  kernels::store_cell(v_at(place, to), row);
+}
+
+void encode_k_row(const kernels::Kernels& kernels, const LayerPlace& place, const float* values,
+                  std::byte* row) {
+  to_row(kernels, place.k, values, row);
 }
 
 void copy_k(const LayerPlace& place, CellHead from, CellHead to) { copy(k_at(place, from), k_at(place, to)); }

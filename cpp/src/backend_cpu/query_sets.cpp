@@ -27,10 +27,12 @@ void Rotations::turn_back(float* head, std::uint32_t index) const {
   rotate_head(head, *rope_, cos_sin_.data() + std::size_t{index - 1} * rope_->dims);
 }
 
-void QuerySets::prepare(const Rotations& rotations, std::uint32_t head_dim) {
-  head_dim_ = head_dim;
-  const std::size_t sets = std::min(rotations.size() - 1, kKept);
-  const std::size_t floats = sets * kernels::kQueryBlock * head_dim;
+void QuerySets::prepare(const kernels::Kernels& kernels, const Rotations& rotations, const TileLayout& k) {
+  kernels_ = &kernels;
+  head_dim_ = k.dim;
+  hadamard_ = k.hadamard;
+  const std::uint32_t copied = hadamard_ != 0 ? rotations.size() : rotations.size() - 1;
+  const std::size_t floats = std::size_t{std::min(copied, kKept)} * kernels::kQueryBlock * head_dim_;
   if (heads_.size() < floats) heads_.resize(floats);
   count_ = 0;
 }
@@ -38,12 +40,12 @@ void QuerySets::prepare(const Rotations& rotations, std::uint32_t head_dim) {
 const float** QuerySets::plain(std::uint32_t count) {
   count_ = count;
   next_ = 0;
-  std::fill(std::begin(indices_), std::end(indices_), Rotations::kNone);
+  std::fill(std::begin(indices_), std::end(indices_), kUnused);
   return plain_;
 }
 
 const float* const* QuerySets::get(const Rotations& rotations, std::uint32_t index) {
-  if (index == Rotations::kNone) return plain_;
+  if (index == Rotations::kNone && hadamard_ == 0) return plain_;
   for (std::uint32_t set = 0; set < kKept; ++set)
     if (indices_[set] == index) return sets_[set];
   const std::uint32_t set = next_;
@@ -52,7 +54,8 @@ const float* const* QuerySets::get(const Rotations& rotations, std::uint32_t ind
   for (std::uint32_t i = 0; i < count_; ++i) {
     float* const head = heads_.data() + (std::size_t{set} * kernels::kQueryBlock + i) * head_dim_;
     std::copy_n(plain_[i], head_dim_, head);
-    rotations.turn_back(head, index);
+    if (index != Rotations::kNone) rotations.turn_back(head, index);
+    if (hadamard_ != 0) kernels_->hadamard(head, hadamard_, head_dim_ / hadamard_);
     sets_[set][i] = head;
   }
   return sets_[set];

@@ -1,6 +1,6 @@
 // Floor 2. The queries of a block as the scores need them: plain, or turned by RoPE(-r) for
 // K that was stored r positions lower. RoPE is relative: turning the query is the same as
-// turning K, and stored K is never touched.
+// turning K, and stored K is never touched. Then transformed, where K is stored so.
 #pragma once
 
 #include <cstddef>
@@ -30,12 +30,12 @@ class Rotations {
   std::vector<float> cos_sin_;
 };
 
-// One thread's sets of turned queries. A few distinct rotations of a block are kept, so that
+// One thread's sets of queries. A few distinct rotations of a block are kept, so that
 // each is computed once however often segments alternate.
 class QuerySets {
  public:
   // Before a call's threads start: forgets the last block, makes room. Throws bad_alloc.
-  void prepare(const Rotations& rotations, std::uint32_t head_dim);
+  void prepare(const kernels::Kernels& kernels, const Rotations& rotations, const TileLayout& k);
   // Begins a block of queries; plain()[i] is to be set to each one's head.
   const float** plain(std::uint32_t count);
   // The block's queries for K that was turned by the rotation with this index.
@@ -43,11 +43,14 @@ class QuerySets {
 
  private:
   static constexpr std::uint32_t kKept = 4;
+  static constexpr std::uint32_t kUnused = 0xffffffff;
 
+  const kernels::Kernels* kernels_ = nullptr;
   std::uint32_t head_dim_ = 0;
+  std::uint32_t hadamard_ = 0;
   std::uint32_t count_ = 0;
   std::uint32_t next_ = 0;        // set to be overwritten
-  std::uint32_t indices_[kKept];  // rotation of each set, kNone: unused
+  std::uint32_t indices_[kKept];  // rotation of each set, or kUnused
   std::vector<float> heads_;      // [sets][kQueryBlock][head_dim]
   const float* plain_[kernels::kQueryBlock];
   const float* sets_[kKept][kernels::kQueryBlock];

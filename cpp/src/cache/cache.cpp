@@ -69,7 +69,7 @@ std::uint64_t next_cache_id() {
 Cache::Impl::Impl(CacheConfig given, Backend& machine)
     : config(checked(std::move(given))),
       backend(machine),
-      layout(config.layers, 0, config.type_k, config.type_v),
+      layout(config.layers, 0, config.type_k, config.type_v, config.hadamard),
       cache_id(next_cache_id()),
       cells(block_count(config, layout)),
       tree(cells, policy, config.edge_hash),

@@ -185,6 +185,8 @@ struct Step::Impl {
   // The cache, locked by the caller; throws if it is gone or the step is over.
   Cache::Impl& cache(const char* method) const;
   void check_layer(std::uint32_t layer, const Cache::Impl& cache, const char* method) const;
+  // The layer, which must store its own K and V.
+  const LayerSpec& check_stored(std::uint32_t layer, const Cache::Impl& cache, const char* method) const;
   const AttentionBatch& batch();
   void close(State how);  // with the lock held
 };

@@ -1,4 +1,4 @@
-// Looking in: bounds, runs, stored values, and the check of every invariant.
+// Looking in: bounds, runs, and the check of every invariant.
 #include <algorithm>
 #include <bit>
 
@@ -41,26 +41,6 @@ std::uint32_t Cache::shared_cells(SeqId seq) const {
 std::vector<PrefixTree::NodeView> Cache::prefix_nodes() const {
   const auto lock = impl_->link->lock();
   return impl_->tree.nodes();
-}
-
-Cache::RowValues Cache::read_rows(SeqId seq, std::uint32_t layer, std::optional<Span> span) const {
-  const Impl& c = *impl_;
-  const auto lock = c.link->lock();
-  const Impl::Sequence& sequence = c.find(seq, "read_rows");
-  if (layer >= c.layout.layer_count()) {
-    throw InvalidArgument(where("read_rows") + "layer is " + std::to_string(layer) + ", the cache has " +
-                          std::to_string(c.layout.layer_count()) + " layers");
-  }
-  std::vector<CellIndex> cells;
-  sequence.runs.for_each(checked_span(span, sequence.bounds(), "read_rows"), [&](const Run& run) {
-    for (std::uint32_t i = 0; i < run.length; ++i) cells.push_back(run.cell + i);
-  });
-  const LayerSpec& spec = c.config.layers[layer];
-  RowValues values{static_cast<std::uint32_t>(cells.size()), {}, {}};
-  values.k.resize(cells.size() * spec.kv_heads * spec.k_dim);
-  values.v.resize(cells.size() * spec.kv_heads * spec.v_dim);
-  c.backend.read_kv(c.pool, layer, cells, values.k, values.v);
-  return values;
 }
 
 namespace {

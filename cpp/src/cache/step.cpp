@@ -39,6 +39,15 @@ void Step::Impl::check_layer(std::uint32_t layer, const Cache::Impl& owner, cons
                         std::to_string(owner.layout.layer_count()) + " layers");
 }
 
+const LayerSpec& Step::Impl::check_stored(std::uint32_t layer, const Cache::Impl& owner,
+                                          const char* method) const {
+  check_layer(layer, owner, method);
+  const LayerSpec& spec = owner.config.layers[layer];
+  if (!spec.kv_from_layer) return spec;
+  throw InvalidArgument(at(method) + "layer " + std::to_string(layer) + " takes its K and V from layer " +
+                        std::to_string(*spec.kv_from_layer) + "; write that one");
+}
+
 void Step::Impl::close(State how) {
   Cache::Impl& owner = *link->cache;
   owner.take_back(plan->items);
@@ -105,22 +114,36 @@ const LayerSpec& Step::layer(std::uint32_t layer) const {
 void Step::write(std::uint32_t layer, Rows k, Rows v) {
   const auto lock = impl_->link->lock();
   Cache::Impl& cache = impl_->cache("write");
-  impl_->check_layer(layer, cache, "write");
-  const LayerSpec& spec = cache.config.layers[layer];
-  const std::string which = at("write") + "layer " + std::to_string(layer);
-  if (spec.kv_from_layer) {
-    throw InvalidArgument(which + " takes its K and V from layer " + std::to_string(*spec.kv_from_layer) +
-                          "; write that one");
-  }
+  const LayerSpec& spec = impl_->check_stored(layer, cache, "write");
   check_rows(k, rows(), "k", "write");
   check_width(k, std::uint64_t{spec.kv_heads} * spec.k_dim, "k", "write");
   if (spec.v_view_of_k) {
-    if (v.width != 0) throw InvalidArgument(which + " has V as a view of K; give no v");
+    if (v.width != 0)
+      throw InvalidArgument(at("write") + "layer " + std::to_string(layer) +
+                            " has V as a view of K; give no v");
   } else {
     check_rows(v, rows(), "v", "write");
     check_width(v, std::uint64_t{spec.kv_heads} * spec.v_dim, "v", "write");
   }
   cache.backend.write_kv(cache.pool, layer, k, v, impl_->cells);
+  impl_->written[layer] = true;
+}
+
+void Step::import_rows(std::uint32_t layer, std::span<const std::byte> k, std::span<const std::byte> v) {
+  const auto lock = impl_->link->lock();
+  Cache::Impl& cache = impl_->cache("import_rows");
+  const LayerSpec& spec = impl_->check_stored(layer, cache, "import_rows");
+  const std::size_t k_bytes =
+      row_bytes(cache.config.type_k, std::size_t{spec.kv_heads} * spec.k_dim) * rows();
+  const std::size_t v_bytes =
+      spec.v_view_of_k ? 0 : row_bytes(cache.config.type_v, std::size_t{spec.kv_heads} * spec.v_dim) * rows();
+  if (k.size() != k_bytes || v.size() != v_bytes) {
+    throw InvalidArgument(at("import_rows") + "k and v have " + std::to_string(k.size()) + " and " +
+                          std::to_string(v.size()) + " bytes; " + std::to_string(rows()) + " rows of layer " +
+                          std::to_string(layer) + " have " + std::to_string(k_bytes) + " and " +
+                          std::to_string(v_bytes));
+  }
+  cache.backend.import_rows(cache.pool, layer, impl_->cells, k, v);
   impl_->written[layer] = true;
 }
 

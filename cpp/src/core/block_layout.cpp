@@ -40,19 +40,21 @@ void check_tile(const char* side, DType type, std::uint32_t dim) {
                         (is_quantized(type) ? "; use f16, bf16 or f32" : "; pad the heads"));
 }
 
-// As llama.cpp does, so that rows can be exchanged with it. A view of K has K's transform, which
-// must not reach across its end.
-void transform(BlockLayout::LayerPlace& place) {
+// The largest 64 * 2^k that divides `dim`, 0 if 64 does not.
+std::uint32_t transform_size(std::uint32_t dim) {
   constexpr std::uint32_t kLeast = 64;
-  TileLayout& k = place.k;
-  TileLayout& v = place.v;
-  const std::uint32_t common = place.v_view_of_k ? std::gcd(k.dim, v.dim) : k.dim;
-  if (is_quantized(k.type) && common % kLeast == 0)
-    for (k.hadamard = kLeast; common % (2 * k.hadamard) == 0;) k.hadamard *= 2;
+  return dim % kLeast == 0 ? dim & (0U - dim) : 0;
+}
+
+// As llama.cpp does, so that rows can be exchanged with it. V that is a view of K is
+// transformed as K, in blocks that divide both.
+void transform(BlockLayout::LayerPlace& place) {
+  if (is_quantized(place.k.type))
+    place.k.hadamard = transform_size(place.v_view_of_k ? std::gcd(place.k.dim, place.v.dim) : place.k.dim);
   if (place.v_view_of_k) {
-    v.hadamard = k.hadamard;
-  } else if (is_quantized(v.type) && v.dim % kLeast == 0) {
-    v.hadamard = kLeast;
+    place.v.hadamard = place.k.hadamard;
+  } else if (is_quantized(place.v.type) && place.v.dim % 64 == 0) {
+    place.v.hadamard = 64;
   }
 }
 
