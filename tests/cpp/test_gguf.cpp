@@ -105,10 +105,11 @@ TEST(places_tensors) {
 
 TEST(unknown_tensor_types_are_named_not_refused) {
   Writer w(2, 0);
-  w.tensor("a", 256, 1, 12, 0).tensor("b", 32, 1, 77, 160).pad_to(32).raw(std::string(192, 0));
+  w.tensor("a", 256, 1, 23, 0).tensor("b", 32, 1, 77, 160).pad_to(32).raw(std::string(192, 0));
   const TempFile temp(w.bytes());
   const GgufFile file(temp.path());
-  CHECK(file.tensors()[0].type_name == "Q4_K" && !file.tensors()[0].type && file.tensors()[0].bytes.empty());
+  CHECK(file.tensors()[0].type_name == "IQ4_XS" && !file.tensors()[0].type &&
+        file.tensors()[0].bytes.empty());
   CHECK(file.tensors()[1].type_name == "type 77" && !file.tensors()[1].type);
 }
 

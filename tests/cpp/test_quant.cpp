@@ -38,7 +38,7 @@ TEST(f16_rounds_ties_to_even_and_overflows_to_infinity) {
 
 TEST(empty_rows_are_fine) {
   for (const DTypeTraits& t : all_dtypes()) {
-    encode_row(t.type, {}, {});
+    if (!is_k_type(t.type)) encode_row(t.type, {}, {});
     decode_row(t.type, {}, {});
   }
 }
@@ -53,16 +53,17 @@ TEST(wrong_sizes_throw) {
 
 TEST(panels_hold_the_same_values) {
   std::mt19937 random(7);
-  constexpr std::uint32_t kCols = 96;
-  for (const DType type : {DType::f32, DType::f16, DType::q8_0, DType::q4_1}) {
+  for (const DTypeTraits& t : all_dtypes()) {
+    const DType type = t.type;
+    const std::uint32_t cols = is_k_type(type) ? 512 : 96;
     for (const std::uint32_t rows : {1U, 5U, 16U}) {
-      const std::size_t stride = row_bytes(type, kCols);
+      const std::size_t stride = row_bytes(type, cols);
       std::vector<std::byte> source(rows * stride);
       for (std::byte& byte : source) byte = static_cast<std::byte>(random() & 0x3fU);  // no NaN
-      std::vector<std::byte> panel(kernels::panel_layout(type, kCols).bytes);
-      kernels::pack_panel(type, rows, kCols, source.data(), panel.data());
-      std::vector<float> expected(kCols);
-      std::vector<float> actual(kCols);
+      std::vector<std::byte> panel(kernels::panel_layout(type, cols).bytes);
+      kernels::pack_panel(type, rows, cols, source.data(), panel.data());
+      std::vector<float> expected(cols);
+      std::vector<float> actual(cols);
       for (std::uint32_t row = 0; row < rows; ++row) {
         decode_row(type, std::span(source).subspan(row * stride, stride), expected);
         kernels::unpack_lane(type, panel.data(), row, actual);

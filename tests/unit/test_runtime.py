@@ -78,7 +78,7 @@ def test_a_small_ctx_size_bounds_requests(tiny: str) -> None:
     opened = Runtime.open(RuntimeOptions(tiny, ctx_size=128))
     assert opened.pool_facts().cells == 128
     assert opened.pool_facts().longest_request == 128
-    with pytest.raises(_core.InvalidArgument, match=r"129 tokens and the pool has room for 128"):
+    with pytest.raises(_core.InvalidArgument, match=r"129 tokens and the context is 128"):
         opened.engine.submit([1] * 129, 1)
 
 
