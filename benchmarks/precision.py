@@ -1,13 +1,17 @@
 """How far the logits are from the exact float32 forward pass, per KV type.
 
-    python -m benchmarks.precision MODEL.gguf [--tokens 698] [--types f32,f16,q8_0,q8_0/q4_0]
-                                   [--no-hadamard] [--numpy] [--json FILE]
+    python -m benchmarks.precision MODEL.gguf [--precision fast] [--tokens 698]
+        [--types f32,f16,q8_0,q8_0/q4_0] [--no-hadamard] [--numpy] [--json FILE]
 
 Mean, median, 99th percentile and maximum of the Kullback-Leibler divergence in nats over
 the positions of a text, of pykv's distribution from that of the NumPy forward pass
 (tests/reference/decoder_forward.py). A type is that of K and V, or K/V. With --numpy also
 the divergence of the NumPy pass with K and V rounded as the cache stores them: what the
-storage alone costs. Exits 3 if a mean exceeds its target.
+storage alone costs.
+
+With --precision fast, the default, also llama.cpp's divergence and pykv's on llama.cpp's
+golden answers to short prompts, over the ten tokens that it lists and all others together.
+Exits 3 if a mean exceeds its target, or mean or 99th percentile 1.05 times llama.cpp's.
 """
 
 from __future__ import annotations
@@ -22,49 +26,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from benchmarks.logits import Floats, compute, divergence, divergences_of_answers, golden_text
 from pykv import _core
-from tests.reference.decoder_forward import DecoderReference, log_softmax
+from tests.reference.decoder_forward import DecoderReference
 from tests.reference.kv_storage import stored, transform_size
 
-ROOT = Path(__file__).resolve().parents[1]
-TARGETS = {"f32": 1e-5, "f16": 1e-5, "q8_0": 1e-3}
-Floats = npt.NDArray[np.floating[Any]]
-
-
-def divergence(exact: Floats, logits: Floats) -> npt.NDArray[np.float64]:
-    """KL(exact || ours) of each row, in nats."""
-    values = np.empty(len(exact))
-    for row, (p_logits, q_logits) in enumerate(zip(exact, logits, strict=True)):
-        p, q = log_softmax(p_logits), log_softmax(q_logits)
-        values[row] = np.sum(np.exp(p) * (p - q))
-    return values
-
-
-def golden_text(count: int) -> list[int]:
-    """Token ids of the longest golden prompt of SmolLM2."""
-    entries = json.loads((ROOT / "tests/data/golden_smollm2.json").read_text(encoding="utf-8"))
-    longest: list[int] = max((e["prompt_tokens"] for e in entries), key=len)
-    return longest[:count]
-
-
-def compute(
-    model: Any, backend: Any, tokens: Sequence[int], types: tuple[str, str], transform: bool
-) -> Floats:
-    """Logits [tokens, vocab] from pykv in one step."""
-    cache = _core.Cache(
-        layers=model.layer_table,
-        backend=backend,
-        cells=len(tokens),
-        type_k=types[0],
-        type_v=types[1],
-        hadamard=transform,
-    )
-    plan = cache.plan([(cache.create(), list(tokens))])
-    assert plan is not None  # the cache was made for exactly these tokens
-    step = cache.commit(plan)
-    logits: Floats = model.forward(step, tokens, range(len(tokens)))
-    step.finish()
-    return logits
+TARGETS = {"exact": {"f32": 1e-5, "f16": 1e-5, "q8_0": 1e-3}, "fast": {}}
+PEER_RATIO = 1.05
 
 
 def table_rows(
@@ -105,11 +73,33 @@ def store_like_the_cache(types: tuple[str, str], transform: bool) -> Any:
     return store
 
 
+def compare_with_llama_cpp(path: Path) -> list[dict[str, Any]]:
+    ours, theirs = divergences_of_answers(path)
+    rows = []
+    for name, part in (("mean", None), ("p99", 0.99)):
+        value, peer = (
+            float(np.mean(x) if part is None else np.quantile(x, part)) for x in (ours, theirs)
+        )
+        rows.append(
+            {
+                "row": f"KL {name}, answers (llama.cpp {peer:.2e})",
+                "value": value,
+                "unit": "nats",
+                "peer": peer,
+                "limit": None,
+                "ratio": value / peer,
+                "target": PEER_RATIO,
+                "ok": value <= PEER_RATIO * peer,
+            }
+        )
+    return rows
+
+
 def measure(path: Path, options: argparse.Namespace) -> list[dict[str, Any]]:
     tokens = golden_text(options.tokens)
-    print(f"{len(tokens)} positions")
+    print(f"{len(tokens)} positions, precision {options.precision}")
     backend = _core.Backend()
-    model = _core.Model(_core.GgufFile(path), backend)
+    model = _core.Model(_core.GgufFile(path), backend, precision=options.precision)
     reference = DecoderReference(path)
     exact = reference.logits(tokens)
     rows = []
@@ -117,12 +107,14 @@ def measure(path: Path, options: argparse.Namespace) -> list[dict[str, Any]]:
         type_k, _, type_v = name.partition("/")
         types = (type_k, type_v or type_k)
         values = divergence(exact, compute(model, backend, tokens, types, options.hadamard))
-        rows += table_rows(f"{name} KV", values, TARGETS.get(name))
+        rows += table_rows(f"{name} KV", values, TARGETS[options.precision].get(name))
         if options.numpy:
             reference.store = store_like_the_cache(types, options.hadamard)
             rows += table_rows(
                 f"{name} in NumPy", divergence(exact, reference.logits(tokens)), None
             )
+    if options.precision == "fast":
+        rows += compare_with_llama_cpp(path)
     return rows
 
 
@@ -134,13 +126,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--no-hadamard", dest="hadamard", action="store_false", help="store K and V as they are"
     )
+    parser.add_argument("--precision", default="fast", choices=("fast", "exact"))
     parser.add_argument("--numpy", action="store_true", help="also the NumPy pass, rounded alike")
     parser.add_argument("--json", type=Path, help="also write the rows to this file")
     options = parser.parse_args(argv)
     rows = measure(options.model, options)
     for row in rows:
         print(
-            f"{row['row']:<32} {row['value']:.2e}  {'' if row['ok'] else 'target missed'}".rstrip()
+            f"{row['row']:<38} {row['value']:.2e}  {'' if row['ok'] else 'target missed'}".rstrip()
         )
     if options.json:
         options.json.write_text(json.dumps(rows, indent=2) + "\n", encoding="utf-8")

@@ -47,7 +47,7 @@ class RuntimeOptions:
     batch_size: int = 256
     cache_type_k: str = "f16"
     cache_type_v: str = "f16"
-    precision: str = "exact"
+    precision: str = "fast"
     threads: int = 0
     pool_bytes: int = 0
 

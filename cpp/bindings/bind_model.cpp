@@ -154,10 +154,10 @@ void bind_decoder(py::module_& m) {
              const py::gil_scoped_release unlocked;
              return std::make_unique<Model>(gguf, backend, options);
            }),
-           py::arg("gguf"), py::arg("backend"), py::kw_only(), py::arg("precision") = "exact",
+           py::arg("gguf"), py::arg("backend"), py::kw_only(), py::arg("precision") = "fast",
            py::arg("context") = 0, py::keep_alive<1, 3>(),
-           "precision: \"exact\" multiplies with float32 activations, \"fast\" with 8-bit ones where "
-           "there are kernels for it. context: tokens that no sequence will exceed; 0, or more than "
+           "precision: \"fast\" multiplies with 8-bit activations where there are kernels for it, \"exact\" "
+           "with float32 ones. context: tokens that no sequence will exceed; 0, or more than "
            "trained: the trained context.")
       .def_property_readonly(
           "config", [](const Model& model) { return config_dict(model.config()); },

@@ -39,7 +39,7 @@ class BatchedOptions:
     batch_size: int = 512
     cache_type_k: str = "f16"
     cache_type_v: str = "f16"
-    precision: str = "exact"
+    precision: str = "fast"
     threads: int = 0
     seed: int = 1
 

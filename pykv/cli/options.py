@@ -155,7 +155,7 @@ CACHE_TYPE_V = Option(
 PRECISIONS = tuple(_core.precisions())
 PRECISION = Option(
     ("--precision",), "linear layers: exact (float32) or fast (8-bit where there are kernels)",
-    one_of(PRECISIONS), "exact", names=PRECISIONS,
+    one_of(PRECISIONS), "fast", names=PRECISIONS,
 )  # fmt: skip
 THREADS = Option(("-t", "--threads"), "threads", integer(0, 1024), 0, "all cores", metavar="N")
 

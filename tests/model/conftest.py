@@ -30,4 +30,11 @@ def tiny(tiny_path: Callable[[TinyModel], Path]) -> Machine:
 
 @pytest.fixture(scope="session")
 def smollm2(smollm2_path: Path) -> Machine:
+    """With exact linear layers."""
     return Machine(smollm2_path)
+
+
+@pytest.fixture(scope="session")
+def smollm2_fast(smollm2_path: Path) -> Machine:
+    """As users have it by default."""
+    return Machine(smollm2_path, type_k="f16", type_v="f16", precision="fast")

@@ -1,6 +1,7 @@
 """Bit-equal logits: alone, batched, chunked, with other thread counts, forked, reused.
 
-Every test runs on a tiny model with several KV types and on the real one.
+Every test runs on a tiny model with several KV types and on the real one, with exact and
+with fast linear layers.
 """
 
 from __future__ import annotations
@@ -14,15 +15,18 @@ import pytest
 from tests.model.machine import Logits, Machine, random_tokens
 from tests.reference.gguf_files import TinyModel
 
-KINDS = ["f32", "f16", "q8_0", "q8_0/f16", "smollm2"]
+KINDS = ["f32", "f16", "q8_0", "q8_0/f16", "fast", "smollm2", "smollm2_fast"]
 
 
 @pytest.fixture(scope="module", params=KINDS)
 def machine(
     request: pytest.FixtureRequest, tiny_path: Callable[[TinyModel], Path]
 ) -> Iterator[Machine]:
-    if request.param == "smollm2":
-        made = request.getfixturevalue("smollm2")
+    if request.param.startswith("smollm2"):
+        made = request.getfixturevalue(request.param)
+    elif request.param == "fast":
+        spec = TinyModel(weight_type="Q4_1", embedding_type="Q8_0")
+        made = Machine(tiny_path(spec), type_k="f16", type_v="f16", precision="fast")
     else:
         type_k, _, type_v = request.param.partition("/")
         spec = TinyModel(weight_type="Q4_1", embedding_type="Q8_0")

@@ -163,7 +163,7 @@ class Backend {
   // repacked without changing a value, the caller's bytes are not kept. Any DType.
   // `precision` is that of linear(); q8_0, q4_0 and q4_1 have a fast one.
   WeightId create_weight(DType type, std::uint32_t rows, std::uint32_t cols, std::span<const std::byte> bytes,
-                         Precision precision = Precision::exact);
+                         Precision precision = Precision::fast);
   std::size_t weight_bytes() const;  // resident, all weights
 
   void embed(WeightId table, std::span<const Token> tokens, Rows out);  // row = table[token]

@@ -19,7 +19,7 @@
 namespace pykv {
 
 struct ModelOptions {
-  Precision precision = Precision::exact;  // of linear layers
+  Precision precision = Precision::fast;  // of linear layers
   // Tokens that no sequence will exceed, 0 or more than trained: the trained context. Models
   // with two sets of rotary factors (longrope) use the one for short sequences if this allows.
   std::uint32_t context = 0;
@@ -37,7 +37,7 @@ struct ModelConfig {
   std::uint32_t vocab = 0;
   std::uint32_t trained_context = 0;  // tokens
   std::uint32_t context = 0;          // longest sequence: as trained, or less by ModelOptions
-  Precision precision = Precision::exact;
+  Precision precision = Precision::fast;
   float norm_epsilon = 1e-5F;
   float attention_scale = 0;  // multiplies q·k
   float logit_scale = 1;      // multiplies logits
