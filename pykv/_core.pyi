@@ -450,9 +450,11 @@ class Cache:
         """
         (sequence, reused, pending): a sequence that starts from the longest cached prefix.
         """
-    def plan(self, requests: collections.abc.Sequence) -> Plan | None:
+    def plan(
+        self, requests: typing.Any, counts: typing.Any = None, tokens: typing.Any = None
+    ) -> Plan | None:
         """
-        Plan for [(sequence, count or token ids), ...], or None if it does not fit.
+        Plan for [(sequence, count or token ids), ...], or for arrays of sequences, counts and all token ids one after the other; None if it does not fit.
         """
     def prefix_nodes(self) -> list: ...
     def read_rows(

@@ -24,7 +24,7 @@ from __future__ import annotations
 import os
 import weakref
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn, overload
 
 from pykv import _core
 from pykv.cache_types import CacheConfig, Layer, Opened, Run, Span
@@ -77,20 +77,11 @@ class Cache:
         return cache
 
     def _bind(self, core: _core.Cache) -> None:
-        self._handle = core
+        self.core = core
+        """The C++ cache; refused in a forked child, whose threads and locks are not there."""
         self._pid = os.getpid()
         self._layers = public_layers(core)
         _live.add(self)
-
-    @property
-    def core(self) -> _core.Cache:
-        """The C++ cache; refused in a child process, whose threads and locks are not there."""
-        if os.getpid() != self._pid:
-            raise _core.Unsupported(
-                f"[Cache] this cache belongs to process {self._pid} and cannot be used after "
-                "os.fork(); make a new one in the child, or start children with 'spawn'"
-            )
-        return self._handle
 
     @property
     def layers(self) -> tuple[Layer, ...]:
@@ -218,13 +209,29 @@ class Cache:
 
     # --- steps -------------------------------------------------------------------
 
-    def plan(self, requests: Iterable[tuple[int, int | TokenIds]]) -> Plan | None:
+    @overload
+    def plan(self, requests: Iterable[tuple[int, int | TokenIds]]) -> Plan | None: ...
+
+    @overload
+    def plan(
+        self, requests: TokenIds, counts: TokenIds, tokens: TokenIds | None = None
+    ) -> Plan | None: ...
+
+    def plan(
+        self, requests: Any, counts: TokenIds | None = None, tokens: TokenIds | None = None
+    ) -> Plan | None:
         """Finds room for ``[(sequence, token ids or count), ...]``; ``None`` if it does not fit.
 
         Changes nothing and holds nothing: the plan is valid until the cache changes. With ids
         the tokens become matchable when the step ends; with a count the sequence's exact
         lineage ends. A sequence may appear once.
+
+        With ``counts``, ``requests`` are the sequences alone: integers ``[n]``, as counts, and the
+        ids of all of them one after the other in ``tokens`` ``[sum(counts)]`` (or ``None``: no
+        ids). int32 and int64 arrays are read without a Python object per element.
         """
+        if counts is not None or tokens is not None:
+            return self.core.plan(requests, counts, tokens)
         return self.core.plan(list(requests))
 
     def step(self, plan: Plan | None) -> Step:
@@ -281,7 +288,7 @@ class Cache:
     def __repr__(self) -> str:
         if os.getpid() != self._pid:
             return f"<pykv.Cache of process {self._pid}>"
-        s = self._handle.stats()
+        s = self.core.stats()
         return (
             f"<pykv.Cache {len(self._layers)} layers, {s['sequences']} sequences, cells: "
             f"{s['cells_active']} active, {s['cells_idle']} idle, {s['cells_free']} free "
@@ -300,7 +307,7 @@ _live: weakref.WeakSet[Cache] = weakref.WeakSet()
 
 def _abandon_in_child() -> None:
     for cache in list(_live):
-        _core.abandon(cache._handle)
+        _core.abandon(cache.core)
 
 
 os.register_at_fork(after_in_child=_abandon_in_child)

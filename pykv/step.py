@@ -27,6 +27,8 @@ class Step:
     strides.
     """
 
+    __slots__ = ("_cache", "_layers", "_plan", "_rolled_back", "_step")
+
     def __init__(self, core: _core.Cache, layers: Sequence[Layer], plan: _core.Plan) -> None:
         self._cache = core
         self._layers = layers

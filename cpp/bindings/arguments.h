@@ -34,6 +34,13 @@ T to_int(const PyInt& argument, const std::string& what, T lowest = 0,
                                  wide ? kMax : static_cast<std::int64_t>(highest)));
 }
 
+// Integers of a one-dimensional array or a sequence of ints, `lowest` to `highest`. int32 and
+// int64 arrays in one piece are read without an object per element. T: std::uint32_t or
+// std::uint64_t.
+template <class T>
+std::vector<T> to_ints(pybind11::handle value, const std::string& what, std::int64_t lowest,
+                       std::int64_t highest);
+
 // Token ids from a one-dimensional integer array or a sequence of ints, 0 to 2**31 - 1.
 std::vector<Token> to_tokens(pybind11::handle value, const std::string& what);
 

@@ -2,7 +2,9 @@
 #include <pybind11/numpy.h>
 #include <pybind11/stl.h>
 
+#include <limits>
 #include <memory>
+#include <numeric>
 #include <utility>
 
 #include "arguments.h"
@@ -47,10 +49,45 @@ Requests to_requests(const py::sequence& given) {
   return requests;
 }
 
-std::optional<Plan> plan(const Cache& cache, const py::sequence& given) {
+std::optional<Plan> plan_lists(const Cache& cache, const py::object& given) {
+  if (!py::isinstance<py::sequence>(given))
+    throw py::type_error("[Cache.plan] requests must be a sequence of pairs");
   const Requests requests = to_requests(given);
   const Unlocked unlocked;
   return cache.plan(requests.list);
+}
+
+std::optional<Plan> plan_arrays(const Cache& cache, const py::object& sequences, const py::object& given,
+                                const py::object& given_tokens) {
+  constexpr std::int64_t kMax = std::numeric_limits<std::int64_t>::max();
+  const auto ids = to_ints<std::uint64_t>(sequences, "[Cache.plan] sequences", 0, kMax);
+  const auto counts = to_ints<std::uint32_t>(given, "[Cache.plan] counts", 1, kMaxPos);
+  std::vector<Token> tokens;
+  if (!given_tokens.is_none()) tokens = to_tokens(given_tokens, "[Cache.plan] tokens");
+  const std::uint64_t sum = std::accumulate(counts.begin(), counts.end(), std::uint64_t{0});
+  if (ids.size() != counts.size() || (!given_tokens.is_none() && tokens.size() != sum)) {
+    throw InvalidArgument(
+        "[Cache.plan] " + std::to_string(ids.size()) + " sequences, " + std::to_string(counts.size()) +
+        " counts with a sum of " + std::to_string(sum) + " and " + std::to_string(tokens.size()) +
+        " tokens; give a count for each sequence, and as many tokens as they sum up to or None");
+  }
+  std::vector<StepRequest> requests;
+  requests.reserve(ids.size());
+  std::span<const Token> rest(tokens);
+  for (std::size_t i = 0; i < ids.size(); ++i) {
+    const std::size_t named = tokens.empty() ? 0 : counts[i];
+    requests.push_back({{ids[i]}, counts[i], rest.first(named)});
+    rest = rest.subspan(named);
+  }
+  const Unlocked unlocked;
+  return cache.plan(requests);
+}
+
+std::optional<Plan> plan(const Cache& cache, const py::object& requests, const py::object& counts,
+                         const py::object& tokens) {
+  if (!counts.is_none()) return plan_arrays(cache, requests, counts, tokens);
+  if (!tokens.is_none()) throw py::type_error("[Cache.plan] tokens need counts; give both, or pairs alone");
+  return plan_lists(cache, requests);
 }
 
 void check_shape(const FloatRows& array, std::uint32_t rows, const char* what) {
@@ -160,15 +197,16 @@ void bind_steps(py::module_& m, py::class_<Cache>& cache) {
       .def("rollback", &Step::rollback, py::call_guard<Unlocked>(),
            "Takes everything back; no effect after the end.");
   cache
-      .def("plan", &plan, py::arg("requests"),
-           "Plan for [(sequence, count or token ids), ...], or None if it does not fit.")
+      .def("plan", &plan, py::arg("requests"), py::arg("counts") = py::none(), py::arg("tokens") = py::none(),
+           "Plan for [(sequence, count or token ids), ...], or for arrays of sequences, counts and all "
+           "token ids one after the other; None if it does not fit.")
       .def(
           "commit",
           [](Cache& self, const Plan& given) {
             const Unlocked unlocked;
             return std::make_unique<Step>(self.commit(given));
           },
-          py::arg("plan"), py::keep_alive<0, 1>(), "Opens the step; raises StalePlan, OutOfMemory or Busy.");
+          py::arg("plan"), "Opens the step; raises StalePlan, OutOfMemory or Busy.");
 }
 
 }  // namespace pykv::bindings

@@ -74,7 +74,7 @@ def test_use_after_fork_is_refused() -> None:
     message = queue.get(timeout=60)
     child.join(60)
     assert child.exitcode == 0
-    assert "os.fork()" in message and "of process" in message
+    assert "this is a fork" in message and "of process" in message
     cache.create()  # the parent goes on
 
 
@@ -87,15 +87,23 @@ def test_from_core_shows_the_same_cache() -> None:
     assert cache.bounds(seq) == (0, 2)
 
 
-def test_objects_keep_each_other_alive() -> None:
+def test_a_step_keeps_its_cache_alive() -> None:
     cache = make()
-    core = cache.core
-    step = core.commit(plan_of(cache, cache.create(), 1))
-    del cache, core
+    step = cache.step(plan_of(cache, cache.create(), 1))
+    del cache
+    with step:
+        step.write(0, np.zeros((1, KV_HEADS, DIM)), np.zeros((1, KV_HEADS, DIM)))
+        step.rollback()
+
+
+def test_a_core_step_says_when_its_cache_is_gone() -> None:
+    cache = make()
+    step = cache.core.commit(plan_of(cache, cache.create(), 1))
+    del cache
     values = np.zeros((1, KV_HEADS * DIM), np.float32)
-    step.write(0, values, values)
-    step.rollback()
-    with pytest.raises(pykv.InvalidArgument, match="over"):
+    with pytest.raises(pykv.InvalidArgument, match="gone"):
+        step.write(0, values, values)
+    with pytest.raises(pykv.InvalidArgument, match="gone"):
         step.finish()
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import groupby
+from typing import Any
 
 import numpy as np
 import pytest
@@ -201,3 +202,53 @@ def test_items_stay_alive_while_they_are_read() -> None:
     assert plan.tokens == 12
     for made in (ids, requests):
         assert [event for event, _ in groupby(made.log)] == ["read", "gone"] * len(made.items)
+
+
+@pytest.mark.parametrize("dtype", ["int32", "int64", "uint8", ">i4"])
+def test_arrays_plan_what_lists_plan(dtype: str) -> None:
+    from_lists, from_arrays = make(), make()
+    for cache in (from_lists, from_arrays):
+        assert [cache.create() for _ in range(3)] == [1, 2, 3]
+    lists = from_lists.plan([(1, [5]), (3, [6, 7]), (2, [8, 9, 10])])
+    sequences, counts, tokens = ([1, 3, 2], [1, 2, 3], [5, 6, 7, 8, 9, 10])
+    wide = np.array(tokens, dtype=dtype).repeat(2)  # read with a stride
+    arrays = from_arrays.plan(np.array(sequences, dtype), np.array(counts, dtype), wide[::2])
+    for cache, plan in ((from_lists, lists), (from_arrays, arrays)):
+        with cache.step(plan) as step:
+            step.write(0, np.ones((6, 1, 32)), np.ones((6, 1, 32)))
+        assert cache.match([8, 9, 10, 11]) == 3 and cache.match([6, 7]) == 2
+    assert [from_lists.runs(seq) for seq in (1, 2, 3)] == [from_arrays.runs(s) for s in (1, 2, 3)]
+    counted = from_arrays.plan(np.array([1, 2], dtype), [2, 2])
+    assert counted is not None and counted.tokens == 4
+
+
+@pytest.mark.parametrize(
+    ("sequences", "counts", "tokens", "kind", "text"),
+    [
+        ([1], [1, 1], None, ValueError, "1 sequences, 2 counts"),
+        ([1], [2], [3], ValueError, "sum of 2 and 1 tokens"),
+        ([1], [0], None, ValueError, r"counts\[0\] is 0"),
+        ([1], [2**31], None, ValueError, "counts"),
+        ([-1], [1], None, ValueError, "sequences"),
+        ([7], [1], None, ValueError, "sequence 7 is not open"),
+        ([1, 1], [1, 1], None, ValueError, "named twice"),
+        ([1], [1], [-5], ValueError, r"tokens\[0\] is -5"),
+        ([1.0], [1], None, TypeError, "sequences"),
+        ([[1]], [[1]], None, (TypeError, ValueError), "sequences"),
+        ([], [], None, ValueError, "no requests"),
+        ([1], None, [1], TypeError, "counts"),
+    ],
+)
+@pytest.mark.parametrize("as_array", [False, True])
+def test_arrays_are_checked(
+    sequences: Any, counts: Any, tokens: Any, kind: Any, text: str, as_array: bool
+) -> None:
+    cache = make()
+    cache.create()
+    if as_array:
+        sequences = np.array(sequences) if sequences else np.zeros(0, np.int32)
+        counts = counts if counts is None else np.array(counts, dtype=np.int64)
+    generation = cache.stats()["generation"]
+    with pytest.raises(kind, match=text):
+        cache.plan(sequences, counts, tokens)
+    assert cache.stats()["generation"] == generation

@@ -122,6 +122,7 @@ class RunList {
   void visit(Span span, Visitor visitor) const;
   Node* writable(Node*& slot);
   Path right_edge(std::uint32_t lowest);
+  void extend_last(std::uint32_t length);
   void append_piece(const Run& piece);
   void append_node(Node& node);
   void append_below(const Node& node, Span span);

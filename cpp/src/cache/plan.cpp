@@ -34,11 +34,11 @@ void check_position(Pos end, std::uint32_t count, std::size_t index) {
                         std::to_string(end) + " pass the last position " + std::to_string(kMaxPos));
 }
 
-CellRequest cell_request(SeqId seq, std::uint32_t count, const Cache::Impl::Sequence& sequence) {
-  CellRequest request{seq, count, std::nullopt};
+// The last cell of the sequence as readers see it, to continue next to it.
+std::optional<CellIndex> last_cell(const Cache::Impl::Sequence& sequence) {
   const auto last = sequence.in_step ? sequence.runs.find(sequence.end() - 1) : sequence.runs.last();
-  if (last) request.after = last->cell + static_cast<std::uint32_t>(sequence.end() - 1 - last->first);
-  return request;
+  if (!last) return std::nullopt;
+  return last->cell + static_cast<std::uint32_t>(sequence.end() - 1 - last->first);
 }
 
 void add_uncommitted(const Cache::Impl& cache, CellSpan span, std::vector<BlockIndex>& blocks) {
@@ -90,15 +90,18 @@ std::optional<Plan> Cache::plan(std::span<const StepRequest> requests) const {
     }
     const Pos end = sequence.end();
     check_position(end, request.count, i);
-    const bool exact = !request.tokens.empty() && sequence.exact_upto == end;
-    data->items.push_back({.seq = request.seq,
-                           .sequence = &sequence,
-                           .first = end,
-                           .count = request.count,
-                           .first_row = static_cast<std::uint32_t>(rows),
-                           .exact = exact});
+    Item& item = data->items.emplace_back();
+    item.seq = request.seq;
+    item.sequence = &sequence;
+    item.first = end;
+    item.count = request.count;
+    item.first_row = static_cast<std::uint32_t>(rows);
+    item.exact = !request.tokens.empty() && sequence.exact_upto == end;
     rows += request.count;
-    scratch.wanted.push_back(cell_request(request.seq, request.count, sequence));
+    CellRequest& wanted = scratch.wanted.emplace_back();
+    wanted.seq = request.seq;
+    wanted.cells = request.count;
+    wanted.after = last_cell(sequence);
   }
   if (rows > c.cells.counts().free || !c.cells.find(scratch.wanted, scratch.found)) {
     ++c.alloc_failures;
@@ -118,11 +121,12 @@ std::optional<Plan> Cache::plan(std::span<const StepRequest> requests) const {
 
 void Cache::Impl::take(const Plan::Data& plan, const Item& item) {
   Sequence& sequence = *item.sequence;
-  const auto last = sequence.runs.last();
-  const BlockIndex block = last ? (last->cell + last->length - 1) / kBlockCells : 0;
-  sequence.in_step = {item.first, cells.lease(item.seq, block)};
+  const std::span<const CellSpan> spans = plan.cells_of(item);
+  Sequence::Before& before = sequence.in_step.emplace();
+  before.end = item.first;
+  before.lease = cells.lease(item.seq, spans.front().begin / kBlockCells);
   Pos next = item.first;
-  for (const CellSpan span : plan.cells_of(item)) {
+  for (const CellSpan span : spans) {
     cells.take(item.seq, span);
     try {
       sequence.runs.append({next, span.begin, span.length, 0}, RunList::Hold::adopt);

@@ -30,9 +30,11 @@ class CellFinder {
     found_.touched_.clear();
     found_.masks_.resize(map_.block_count());
     found_.given_.clear();
-    found_.wanted_.clear();
-    found_.wanted_.reserve(requests.size());
-    for (const CellRequest& request : requests) found_.wanted_.push_back({request, request.cells});
+    found_.wanted_.assign(requests.size(), {});
+    for (std::size_t i = 0; i < requests.size(); ++i) {
+      found_.wanted_[i].request = requests[i];
+      found_.wanted_[i].left = requests[i].cells;
+    }
   }
 
   // Those of one request are in order already.

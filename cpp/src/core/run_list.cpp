@@ -133,22 +133,32 @@ void RunList::append(const Run& run, Hold hold) {
   }
 }
 
+// Makes the last piece longer and changes nothing else: what a growing sequence does nearly
+// always.
+void RunList::extend_last(std::uint32_t length) {
+  for (Node** slot = &root_; !writable(*slot)->is_leaf();) slot = &(*slot)->children[(*slot)->count - 1];
+  for (Node* node = root_;; node = node->children[node->count - 1]) {
+    node->sum.tokens += length;
+    node->sum.tail.length += length;
+    if (node->sum.runs == 1) node->sum.head.length += length;
+    if (!node->is_leaf()) continue;
+    node->pieces[node->count - 1].length += length;
+    return;
+  }
+}
+
 void RunList::append_piece(const Run& piece) {
   if (root_ == nullptr) {
     root_ = new Node(0);
     root_->push(piece);
     return;
   }
+  if (continues(root_->sum.tail, piece) && piece.cell % kBlockCells != 0) return extend_last(piece.length);
   Path path = right_edge(0);
   Node& leaf = *path[0];
-  Run& last = leaf.pieces[leaf.count - 1];
   const std::uint32_t height = root_->height;
-  const bool extends = continues(last, piece) && piece.cell % kBlockCells != 0;
-  if (extends || !leaf.is_full()) {
-    if (extends)
-      last.length += piece.length;
-    else
-      leaf.pieces[leaf.count++] = piece;
+  if (!leaf.is_full()) {
+    leaf.pieces[leaf.count++] = piece;
     for (std::uint32_t h = 0; h <= height; ++h) path[h]->sum = path[h]->sum + summary_of(piece);
     return;
   }
