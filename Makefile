@@ -8,17 +8,22 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 JOBS ?= $(shell nproc 2>/dev/null || echo 2)
 SERVE_ARGS ?=
+FUZZ_SECONDS ?= 60
+SANITIZED_TESTS ?= -q tests/kernels tests/property tests/unit/test_cache_api.py \
+  tests/unit/test_cache_arguments.py tests/unit/test_cache_sharing.py tests/unit/test_cache_steps.py \
+  tests/unit/test_engine_core.py tests/model/test_forward.py
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 CMAKE_DEV = cmake --preset $(1) -Dpybind11_DIR="$$(python -m pybind11 --cmakedir)" -DPython_EXECUTABLE="$(CURDIR)/$(BIN)/python"
 
-.PHONY: help serve install build test lint stubs test-cpp test-python test-package test-system bench clean
+.PHONY: help serve install build test lint stubs test-cpp test-python test-package test-system fuzz bench clean
 
 help:
 	@echo "make serve        install everything and serve the default model (API and dashboard)"
 	@echo "make test         build, lint and run the whole suite"
 	@echo "make test-system  sanitizers, browser, Prometheus (needs system packages, see .ci/run)"
+	@echo "make fuzz         FUZZ_SECONDS of each fuzzer (needs clang)"
 	@echo "make stubs        regenerate pykv/_core.pyi"
 	@echo "make bench        the batched bench beside llama.cpp (long)"
 	@echo "make clean        remove build products and .venv"
@@ -68,7 +73,7 @@ test-cpp: build
 	ctest --preset dev
 
 test-python: build
-	python -m pytest $(PYTEST_ARGS)
+	PYTHONMALLOC=debug python -m pytest $(PYTEST_ARGS)
 
 # The wheel as a stranger gets it: built, installed in an empty environment, used
 # from another folder.
@@ -80,7 +85,18 @@ test: lint test-cpp test-package test-python
 test-system: build
 	cmake --preset asan && cmake --build --preset asan -j $(JOBS) && ctest --preset asan
 	cmake --preset tsan && cmake --build --preset tsan -j $(JOBS) && ctest --preset tsan
+	$(call CMAKE_DEV,asan-python) && cmake --build --preset asan-python -j $(JOBS)
+	python tests/sanitized.py build/asan-python $(SANITIZED_TESTS)
 	python -m pytest tests/system $(PYTEST_ARGS)
+
+# What is found stays in build/fuzz/corpus; a crash leaves its input in build/fuzz.
+fuzz: $(VENV)/.tools
+	cmake --preset fuzz && cmake --build --preset fuzz -j $(JOBS)
+	for target in cache gguf; do \
+	  mkdir -p build/fuzz/corpus/$$target && \
+	  build/fuzz/tests/fuzz/fuzz_$$target -max_total_time=$(FUZZ_SECONDS) -timeout=20 -print_final_stats=1 \
+	    -artifact_prefix=build/fuzz/$$target- build/fuzz/corpus/$$target tests/fuzz/corpus/$$target || exit 1; \
+	done
 
 bench: $(VENV)/.installed
 	$(BIN)/python benchmarks/batched_vs_llama_cpp.py

@@ -42,7 +42,7 @@ struct Cut {
     a.share = kHeads / a.place->kv_heads;
     a.stride = kDim;
     cut(a);
-    worker->queries.prepare(rotations, kDim);
+    worker->queries.prepare(*kernels::scalar_kernels(), rotations, a.place->k);
   }
 
   kernels::PartitionTask task(const QueryBlock& block, std::uint32_t index) {

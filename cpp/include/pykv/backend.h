@@ -130,6 +130,10 @@ class Backend {
   // Gives their memory back to the system; contents are lost.
   void release_blocks(PoolId pool, std::span<const BlockIndex> blocks);
 
+  // Overwrites the stored K and V of cells of a block, bit i for its cell i, in all layers, so
+  // that they decode to NaN. Builds with PYKV_POISON do it to cells that nobody holds.
+  void poison(PoolId pool, BlockIndex block, std::uint64_t cells);
+
   // --- cache rows ------------------------------------------------------------
   // Encodes row i of k [n, kv_heads * k_dim] and v [n, kv_heads * v_dim] into cells[i]. v is
   // Rows{} where V is a view of K. Refused for a layer that borrows its KV.

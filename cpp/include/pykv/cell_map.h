@@ -22,6 +22,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <span>
 #include <unordered_map>
@@ -108,6 +109,10 @@ class CellMap {
 
   // Block whose rest is kept for `seq`, if there is one; `likely` is looked at first. O(1).
   std::optional<BlockIndex> lease(SeqId seq, BlockIndex likely) const;
+  // `call` is told of cells of a block that become free, bit i for its cell i. It must not
+  // throw, nor change the map. Empty: nobody is.
+  void on_freed(std::function<void(BlockIndex block, std::uint64_t cells)> call);
+
   // Gives up the lease of `seq`, if it has one. O(1).
   void drop_lease(SeqId seq);
   // Makes the lease of `seq` what lease() said before cells were taken that are free again.
@@ -171,6 +176,7 @@ class CellMap {
   std::vector<std::uint64_t> partly_free_;  // some free, some held, not leased
   std::vector<std::uint64_t> leased_;
   std::unordered_map<SeqId, BlockIndex> leases_;
+  std::function<void(BlockIndex block, std::uint64_t cells)> freed_call_;
 };
 
 }  // namespace pykv

@@ -2,6 +2,7 @@
 #include "backend_cpu/cell_rows.h"
 
 #include <algorithm>
+#include <bit>
 
 namespace pykv {
 namespace cpu {
@@ -73,6 +74,21 @@ void check_move(const char* method, const Pool& pool, std::span<const CellIndex>
 }
 
 }  // namespace
+
+void Backend::poison(PoolId id, BlockIndex block, std::uint64_t cells) {
+  const auto call = impl_->enter();
+  const Pool& pool = impl_->pool("poison", id);
+  const CellIndex first = block * kBlockCells;
+  cpu::check_cell("poison", pool, first);
+  for (; cells != 0; cells &= cells - 1) {
+    const CellIndex cell = first + static_cast<std::uint32_t>(std::countr_zero(cells));
+    for (std::uint32_t layer = 0; layer < pool.layout.layer_count(); ++layer) {
+      const LayerPlace& place = pool.layout.place(layer);
+      for (std::uint32_t head = 0; head < place.kv_heads; ++head)
+        cpu::poison(place, head_at(pool, cell, head));
+    }
+  }
+}
 
 void Backend::write_kv(PoolId id, std::uint32_t layer, Rows k, Rows v, std::span<const CellIndex> cells) {
   const auto call = impl_->enter();

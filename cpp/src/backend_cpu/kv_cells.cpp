@@ -1,6 +1,7 @@
 #include "backend_cpu/kv_cells.h"
 
 #include <algorithm>
+#include <cstring>
 
 #include "kernels/kernels.h"
 #include "kernels/kv_cell.h"
@@ -96,6 +97,13 @@ void copy_k(const LayerPlace& place, CellHead from, CellHead to) { copy(k_at(pla
 
 void copy_v(const LayerPlace& place, CellHead from, CellHead to) {
   if (!place.v_view_of_k) copy(v_at(place, from), v_at(place, to));
+}
+
+void poison(const LayerPlace& place, CellHead cell) {
+  std::byte row[kMaxRowBytes];
+  std::memset(row, 0xff, sizeof row);  // NaN as a float of any width, and as the scale of any block
+  kernels::store_cell(k_at(place, cell), row);
+  if (!place.v_view_of_k) kernels::store_cell(v_at(place, cell), row);
 }
 
 }  // namespace pykv::cpu

@@ -37,4 +37,7 @@ void encode_k_row(const kernels::Kernels& kernels, const LayerPlace& place, cons
 void copy_k(const LayerPlace& place, CellHead from, CellHead to);
 void copy_v(const LayerPlace& place, CellHead from, CellHead to);  // nothing for a view of K
 
+// Bytes that decode to NaN, whatever the types are.
+void poison(const LayerPlace& place, CellHead cell);
+
 }  // namespace pykv::cpu

@@ -5,13 +5,36 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <limits>
 
 namespace pykv::cpu {
 namespace {
 
-std::byte* map(std::size_t bytes, int protection, int flags) {
-  void* address = mmap(nullptr, bytes, protection, MAP_PRIVATE | MAP_ANONYMOUS | flags, -1, 0);
-  return address == MAP_FAILED ? nullptr : static_cast<std::byte*>(address);
+std::size_t page_bytes() { return static_cast<std::size_t>(sysconf(_SC_PAGESIZE)); }
+
+// What is mapped for a range: its pages and, with PYKV_POISON, one before and one behind them.
+struct Mapping {
+  std::size_t pages;  // of the range, in bytes
+  std::size_t fence = PYKV_POISON ? page_bytes() : 0;
+  std::size_t bytes = pages + 2 * fence;
+
+  explicit Mapping(std::size_t range) : pages((range + page_bytes() - 1) / page_bytes() * page_bytes()) {}
+  // From the range's begin to the mapping's, and back.
+  std::size_t lead(std::size_t range) const { return PYKV_POISON ? fence + pages - range : 0; }
+};
+
+std::byte* map(std::size_t range, int protection, int flags) {
+  if (range > std::numeric_limits<std::size_t>::max() / 2) return nullptr;
+  const Mapping mapping(range);
+  void* const address = mmap(nullptr, mapping.bytes, mapping.fence == 0 ? protection : PROT_NONE,
+                             MAP_PRIVATE | MAP_ANONYMOUS | flags, -1, 0);
+  if (address == MAP_FAILED) return nullptr;
+  auto* const base = static_cast<std::byte*>(address);
+  if (mapping.fence != 0 && mprotect(base + mapping.fence, mapping.pages, protection) != 0) {
+    munmap(address, mapping.bytes);
+    return nullptr;
+  }
+  return base + mapping.lead(range);
 }
 
 bool touch(std::byte* data, std::size_t bytes) {
@@ -19,8 +42,8 @@ bool touch(std::byte* data, std::size_t bytes) {
   if (madvise(data, bytes, MADV_POPULATE_WRITE) == 0) return true;
   if (errno != EINVAL) return false;
 #endif
-  const auto page = static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
-  for (std::size_t at = 0; at < bytes; at += page) *const_cast<volatile std::byte*>(data + at) = std::byte{0};
+  for (std::size_t at = 0; at < bytes; at += page_bytes())
+    *const_cast<volatile std::byte*>(data + at) = std::byte{0};
   return true;
 }
 
@@ -29,7 +52,10 @@ bool touch(std::byte* data, std::size_t bytes) {
 MappedMemory MappedMemory::allocate(std::size_t bytes, bool large_pages) {
   std::byte* const data = map(bytes, PROT_READ | PROT_WRITE, 0);
 #if defined(MADV_HUGEPAGE)
-  if (data != nullptr && large_pages) static_cast<void>(madvise(data, bytes, MADV_HUGEPAGE));
+  if (data != nullptr && large_pages) {
+    const Mapping mapping(bytes);
+    static_cast<void>(madvise(data - mapping.lead(bytes) + mapping.fence, mapping.pages, MADV_HUGEPAGE));
+  }
 #else
   static_cast<void>(large_pages);
 #endif
@@ -41,7 +67,9 @@ MappedMemory MappedMemory::reserve(std::size_t bytes) {
 }
 
 MappedMemory::~MappedMemory() {
-  if (data_ != nullptr) munmap(data_, bytes_);
+  if (data_ == nullptr) return;
+  const Mapping mapping(bytes_);
+  munmap(data_ - mapping.lead(bytes_), mapping.bytes);
 }
 
 bool MappedMemory::commit(std::size_t offset, std::size_t bytes) {
@@ -56,7 +84,7 @@ void MappedMemory::release(std::size_t offset, std::size_t bytes) {
 }
 
 std::byte* WeightMemory::take(std::size_t bytes) {
-  constexpr std::size_t kRange = std::size_t{32} << 20;
+  constexpr std::size_t kRange = PYKV_POISON ? 0 : std::size_t{32} << 20;  // 0: one for each weight
   bytes = (bytes + 63) / 64 * 64;
   if (ranges_.empty() || ranges_.back().bytes() - used_ < bytes) {
     MappedMemory range = MappedMemory::allocate(std::max(bytes, kRange), true);

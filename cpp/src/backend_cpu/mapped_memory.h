@@ -1,5 +1,7 @@
 // Floor 2. A range of pages from the system: zero when first touched, 64-byte aligned,
-// given back by the destructor.
+// given back by the destructor. In a build with PYKV_POISON it ends where a page begins that
+// cannot be touched, and another such page is before it: an access outside ends the program.
+// Where `bytes` is no multiple of 64, data() is then aligned to its end only.
 #pragma once
 
 #include <cstddef>

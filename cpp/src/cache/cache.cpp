@@ -76,14 +76,22 @@ Cache::Impl::Impl(CacheConfig given, Backend& machine)
       committed(cells.block_count()) {
   link->cache = this;
   pool = backend.create_pool(layout, cells.block_count());
+  if constexpr (PYKV_POISON)
+    cells.on_freed([this](BlockIndex block, std::uint64_t freed) { poison(block, freed); });
 }
 
 Cache::Impl::~Impl() {
   const std::lock_guard lock(link->mutex);
   if (open_step != nullptr) open_step->close(Step::Impl::State::rolled_back);
   link->cache = nullptr;
+  cells.on_freed({});  // the pool goes before the tree does
   sequences.clear();
   backend.destroy_pool(pool);
+}
+
+// A step that fails gives cells back whose blocks it has not touched yet.
+void Cache::Impl::poison(BlockIndex block, std::uint64_t freed) {
+  if (is_committed(block)) backend.poison(pool, block, freed);
 }
 
 void Cache::Impl::set_committed(std::span<const BlockIndex> blocks, bool value) {

@@ -135,6 +135,7 @@ struct Cache::Impl {
   void touch() { ++generation; }
   bool is_committed(BlockIndex block) const { return committed[block] != 0; }
   void set_committed(std::span<const BlockIndex> blocks, bool value);
+  void poison(BlockIndex block, std::uint64_t freed);  // with PYKV_POISON, what becomes free
   // Blocks that are not committed are free: every held cell lies in a committed one.
   std::uint64_t free_committed_blocks() const {
     return cells.counts().free_blocks + committed_blocks - cells.block_count();

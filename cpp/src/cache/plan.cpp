@@ -193,6 +193,8 @@ Step Cache::commit(Plan plan) {
     throw;
   }
   c.set_committed(data.to_commit, true);
+  if constexpr (PYKV_POISON)
+    for (const BlockIndex block : data.to_commit) c.poison(block, ~std::uint64_t{0});
   c.open_step = step.get();
   c.touch();
   return Step(std::move(step));

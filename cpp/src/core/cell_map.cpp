@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <new>
 #include <string>
+#include <utility>
 
 #include "core/cell_bits.h"
 #include "pykv/errors.h"
@@ -175,6 +176,7 @@ void CellMap::change(BlockIndex index, std::uint64_t cells) {
     block.start &= ~bits::one(here);
   }
   merge_around(index, cells);
+  if (freed_call_ && block.free != free_before) freed_call_(index, block.free & ~free_before);
   if (block.free == bits::kAll && free_before != bits::kAll) ++counts_.free_blocks;
   if (free_before == 0 ? block.free != 0 : block.free == bits::kAll) refresh(index);
 }
@@ -254,6 +256,8 @@ void CellMap::drop_holder(BlockIndex block, std::uint64_t cells) {
   require_block(block, "[CellMap.drop_holder]");
   change<DropHolder>(block, cells);
 }
+
+void CellMap::on_freed(std::function<void(BlockIndex, std::uint64_t)> call) { freed_call_ = std::move(call); }
 
 void CellMap::drop_lease(SeqId seq) {
   const auto entry = leases_.find(seq);

@@ -2,6 +2,8 @@
 
 constexpr int kVecs = static_cast<int>(kPanelWidth) / kLanes;  // vectors of a panel row
 
+typedef std::uint32_t vu __attribute__((vector_size(sizeof(vf))));
+
 PYKV_INLINE vf load(const float* from) {
   vf v;
   std::memcpy(&v, from, sizeof v);
@@ -82,8 +84,9 @@ PYKV_INLINE vf exponential(vf x) {
   p = multiply_add(p, r, splat(0.5F));
   p = multiply_add(p, r, splat(1.0F));
   p = multiply_add(p, r, splat(1.0F));
-  // The low bits of `shifted` hold n; 2^n by its exponent field.
-  const vi power = (reinterpret_cast<vi>(shifted) << 23) + 0x3f800000;
+  // The low bits of `shifted` hold n; 2^n by its exponent field, which wraps where the result
+  // is 0 below, hence unsigned.
+  const vu power = (reinterpret_cast<vu>(shifted) << 23) + 0x3f800000U;
   return x < -87.3F ? vf{} : p * reinterpret_cast<vf>(power);
 }
 

@@ -13,6 +13,15 @@
 #include "model/printable.h"
 #include "pykv/errors.h"
 
+#if defined(__has_feature)  // Clang
+#define PYKV_ASAN __has_feature(address_sanitizer)
+#else
+#define PYKV_ASAN __SANITIZE_ADDRESS__  // GCC; undefined is 0
+#endif
+#if PYKV_ASAN
+#include <sanitizer/asan_interface.h>
+#endif
+
 namespace pykv {
 namespace {
 
@@ -40,6 +49,25 @@ std::string advice(int error) {
     default:
       return "";
   }
+}
+
+std::size_t page_bytes() {
+  static const auto bytes = static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
+  return bytes;
+}
+
+// The rest of the last page reads as zeros; for AddressSanitizer it is out of bounds.
+void fence_tail([[maybe_unused]] const std::byte* data, [[maybe_unused]] std::size_t size, bool fenced) {
+#if PYKV_ASAN
+  const std::size_t rest = (page_bytes() - size % page_bytes()) % page_bytes();
+  if (fenced) {
+    ASAN_POISON_MEMORY_REGION(data + size, rest);
+  } else {
+    ASAN_UNPOISON_MEMORY_REGION(data + size, rest);
+  }
+#else
+  static_cast<void>(fenced);
+#endif
 }
 
 [[noreturn]] void fail(const std::string& path, const char* action, int error) {
@@ -71,16 +99,19 @@ MappedFile::MappedFile(const std::string& path) {
   void* address = ::mmap(nullptr, size_, PROT_READ, MAP_PRIVATE, file.fd, 0);
   if (address == MAP_FAILED) fail(path, "map", errno);
   data_ = static_cast<const std::byte*>(address);
+  fence_tail(data_, size_, true);
 }
 
-MappedFile::~MappedFile() { ::munmap(const_cast<std::byte*>(data_), size_); }
+MappedFile::~MappedFile() {
+  fence_tail(data_, size_, false);
+  ::munmap(const_cast<std::byte*>(data_), size_);
+}
 
 void MappedFile::drop_pages(std::span<const std::byte> part) const {
-  static const auto kPage = static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
   const std::less_equal<> not_after;  // of any two pointers
   if (part.empty() || !not_after(data_, part.data()) || !not_after(part.data() + part.size(), data_ + size_))
     return;
-  const auto begin = static_cast<std::size_t>(part.data() - data_) / kPage * kPage;
+  const auto begin = static_cast<std::size_t>(part.data() - data_) / page_bytes() * page_bytes();
   const auto end = static_cast<std::size_t>(part.data() - data_) + part.size();
   // Advice only: if it is refused, the pages go when memory gets short.
   ::madvise(const_cast<std::byte*>(data_) + begin, end - begin, MADV_DONTNEED);

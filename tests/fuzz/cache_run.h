@@ -1,0 +1,73 @@
+// A sequence of operations on a small cache, beside a model of it. Everything that a user can
+// see is compared after each, and every invariant is checked.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "bytes.h"
+#include "cache_model.h"
+#include "pykv/cache.h"
+#include "pykv/errors.h"
+
+namespace fuzz {
+
+class CacheRun {
+ public:
+  explicit CacheRun(std::span<const std::uint8_t> given);
+  void run();
+
+ private:
+  static constexpr std::uint32_t kDim = 8;
+  static constexpr std::uint32_t kCells = 256;
+  static constexpr int kMaxOperations = 200;
+  static constexpr std::size_t kMaxSequences = 12;
+
+  void operate();
+  // Arguments.
+  std::optional<pykv::SeqId> pick();  // a sequence, if there is one
+  std::vector<Token> text();          // few ids, so that prefixes are met again
+  Span span_of(const Sequence& sequence);
+  bool is_busy(pykv::SeqId seq) const;  // in the open step
+  // Runs `change`, which is refused, if the sequence is in the open step.
+  template <class Change>
+  bool allowed(pykv::SeqId seq, Change change);
+
+  // Operations.
+  void create();
+  void open();
+  void fork();
+  void clear();
+  void erase();
+  void keep();
+  void remove();
+  void copy();
+  void shift();
+  void begin_step();
+  void end_step();
+  void space();
+  void write_rows();
+  void attend(pykv::Rows q, pykv::Rows out);
+
+  // Comparisons.
+  void check();
+  void check_sequence(pykv::SeqId seq, const Sequence& sequence);
+  void publish(const Sequence& sequence);
+  void add(pykv::SeqId seq, Sequence sequence);
+
+  Bytes bytes_;
+  double ticks_ = 0;
+  pykv::Backend backend_{pykv::BackendConfig{1, "scalar"}};
+  std::unique_ptr<pykv::Cache> cache_;
+  std::map<pykv::SeqId, Sequence> model_;
+  std::unordered_set<std::uint64_t> published_;  // values of tokens that were ever exact
+  std::optional<pykv::Step> step_;
+  std::vector<pykv::SeqId> step_order_;
+  std::map<pykv::SeqId, Sequence> after_step_;  // its sequences as finish() will leave them
+};
+
+void run_cache(std::span<const std::uint8_t> bytes);  // throws std::logic_error, or what the cache throws
+
+}  // namespace fuzz
