@@ -17,13 +17,14 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 CMAKE_DEV = cmake --preset $(1) -Dpybind11_DIR="$$(python -m pybind11 --cmakedir)" -DPython_EXECUTABLE="$(CURDIR)/$(BIN)/python"
 
-.PHONY: help serve install build test lint stubs test-cpp test-python test-package test-system fuzz bench clean
+.PHONY: help serve install build test lint stubs test-cpp test-python test-package test-system test-long fuzz bench clean
 
 help:
 	@echo "make serve        install everything and serve the default model (API and dashboard)"
 	@echo "make test         build, lint and run the whole suite"
 	@echo "make test-system  sanitizers, browser, Prometheus (needs system packages, see .ci/run)"
 	@echo "make fuzz         FUZZ_SECONDS of each fuzzer (needs clang)"
+	@echo "make test-long    random walks and property tests with many more operations (an hour)"
 	@echo "make stubs        regenerate pykv/_core.pyi"
 	@echo "make bench        the batched bench beside llama.cpp (long)"
 	@echo "make clean        remove build products and .venv"
@@ -97,6 +98,10 @@ fuzz: $(VENV)/.tools
 	  build/fuzz/tests/fuzz/fuzz_$$target -max_total_time=$(FUZZ_SECONDS) -timeout=20 -print_final_stats=1 \
 	    -artifact_prefix=build/fuzz/$$target- build/fuzz/corpus/$$target tests/fuzz/corpus/$$target || exit 1; \
 	done
+
+test-long: build
+	PYKV_WALK_OPERATIONS=10000000 ctest --preset dev --timeout 7200 -R test_cache_walk
+	python -m pytest tests/property --hypothesis-profile=long $(PYTEST_ARGS)
 
 bench: $(VENV)/.installed
 	$(BIN)/python benchmarks/batched_vs_llama_cpp.py

@@ -309,14 +309,13 @@ class Backend:
     def rewrite_k(
         self,
         pool: typing.SupportsInt | typing.SupportsIndex,
-        layer: typing.SupportsInt | typing.SupportsIndex,
         source: typing.Annotated[numpy.typing.ArrayLike, numpy.uint32],
         target: typing.Annotated[numpy.typing.ArrayLike, numpy.uint32],
         deltas: typing.Annotated[numpy.typing.ArrayLike, numpy.int32],
-        rope: RopeParams,
+        ropes: collections.abc.Sequence[RopeParams | None],
     ) -> None:
         """
-        K of source[i], moved by deltas[i] positions, into target[i].
+        K of source[i], moved by deltas[i] positions, into target[i]. ropes: one per layer, None to leave it.
         """
     def rms_norm(
         self,
@@ -413,6 +412,10 @@ class Cache:
         """
         A new empty sequence.
         """
+    def divide(self, sequence: int, span: typing.Any, divisor: int) -> None:
+        """
+        Divides the positions of a span.
+        """
     def erase(self, sequence: int) -> None:
         """
         Ends the sequence; its exact tokens stay matchable as idle.
@@ -461,7 +464,7 @@ class Cache:
         self, sequence: int, layer: int, span: typing.Any
     ) -> tuple[numpy.typing.NDArray[numpy.float32], numpy.typing.NDArray[numpy.float32]]:
         """
-        (k, v) as stored: float32 [n, kv_heads, k_dim] and [n, kv_heads, v_dim].
+        (k, v) as attention sees them: float32 [n, kv_heads, k_dim] and [n, kv_heads, v_dim].
         """
     def reclaim(self, wanted: int = 0) -> int:
         """

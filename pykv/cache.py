@@ -152,9 +152,10 @@ class Cache:
     def read_rows(
         self, sequence: int, layer: int, span: tuple[int, int] | None = None
     ) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]:
-        """K ``[n, kv_heads, k_dim]`` and V ``[n, kv_heads, v_dim]`` as stored, float32.
+        """K ``[n, kv_heads, k_dim]`` and V ``[n, kv_heads, v_dim]`` as attention sees them.
 
-        Of the ``n`` tokens that the sequence has in the span, ``None`` for all, in order.
+        float32, of the ``n`` tokens that the sequence has in the span (``None`` for all), in
+        order. K of moved tokens is turned to where they stand.
         """
         return self.core.read_rows(sequence, layer, span)
 
@@ -203,9 +204,21 @@ class Cache:
 
         They may not collide with or pass other tokens, nor leave ``[0, 2**31 - 1)``
         (``InvalidArgument``). No cell is taken and no K written: rotary embedding is relative,
-        so attention turns the queries. Needs ``Layer.rope`` of every layer (``Unsupported``).
+        so attention turns the queries. Only with more than four different rotations in one
+        sequence K is written anew, in copies where cells are shared, if there are enough cells.
+        Needs ``Layer.rope`` of every layer (``Unsupported``).
         """
         self.core.shift(sequence, span, delta)
+
+    def divide(self, sequence: int, span: tuple[int, int] | None, divisor: int) -> None:
+        """Moves the tokens of a span to position ``// divisor``, e.g. for self-extend.
+
+        Several tokens then share a position; none may come before a token in front of the span
+        (``InvalidArgument``). K is written anew, in copies where cells are shared
+        (``OutOfCells`` if they do not fit). Needs ``Layer.rope`` of every layer
+        (``Unsupported``).
+        """
+        self.core.divide(sequence, span, divisor)
 
     # --- steps -------------------------------------------------------------------
 

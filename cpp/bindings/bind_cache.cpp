@@ -206,7 +206,17 @@ void bind_edits(py::class_<Cache>& cache) {
             const Unlocked unlocked;
             self.shift(id, moved, distance);
           },
-          py::arg("sequence"), py::arg("span"), py::arg("delta"), "Moves a span by delta positions.");
+          py::arg("sequence"), py::arg("span"), py::arg("delta"), "Moves a span by delta positions.")
+      .def(
+          "divide",
+          [](Cache& self, const PyInt& seq, const py::object& span, const PyInt& divisor) {
+            const SeqId id = seq_id(seq, "divide");
+            const std::optional<Span> moved = to_span(span, "[Cache.divide] ");
+            const Pos by = to_int<Pos>(divisor, "[Cache.divide] divisor", 1);
+            const Unlocked unlocked;
+            self.divide(id, moved, by);
+          },
+          py::arg("sequence"), py::arg("span"), py::arg("divisor"), "Divides the positions of a span.");
 }
 
 void bind_views(py::class_<Cache>& cache) {
@@ -257,7 +267,7 @@ void bind_views(py::class_<Cache>& cache) {
              return to_list(nodes);
            })
       .def("read_rows", &read_rows, py::arg("sequence"), py::arg("layer"), py::arg("span"),
-           "(k, v) as stored: float32 [n, kv_heads, k_dim] and [n, kv_heads, v_dim].")
+           "(k, v) as attention sees them: float32 [n, kv_heads, k_dim] and [n, kv_heads, v_dim].")
       .def("export_rows", &export_rows, py::arg("sequence"), py::arg("layer"), py::arg("span") = py::none(),
            "(k, v) as stored, uint8 rows in GGUF's layout.")
       .def("stats",

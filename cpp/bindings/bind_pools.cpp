@@ -31,9 +31,11 @@ py::tuple read_kv(const Backend& backend, std::uint32_t pool, std::uint32_t laye
   return py::make_tuple(k, v);
 }
 
-void rewrite_k(Backend& backend, std::uint32_t pool, std::uint32_t layer, const List<CellIndex>& from,
-               const List<CellIndex>& to, const List<Pos>& deltas, const RopeParams& rope) {
-  without_gil([&] { backend.rewrite_k(PoolId{pool}, layer, view(from), view(to), view(deltas), rope); });
+void rewrite_k(Backend& backend, std::uint32_t pool, const List<CellIndex>& from, const List<CellIndex>& to,
+               const List<Pos>& deltas, const std::vector<std::optional<RopeParams>>& ropes) {
+  std::vector<const RopeParams*> of_layer;
+  for (const auto& rope : ropes) of_layer.push_back(rope ? &*rope : nullptr);
+  without_gil([&] { backend.rewrite_k(PoolId{pool}, view(from), view(to), view(deltas), of_layer); });
 }
 
 using SegmentTuple = std::tuple<Pos, CellIndex, std::uint32_t, Pos, std::uint32_t>;
@@ -150,9 +152,10 @@ void bind_pools(py::class_<Backend>& c) {
            py::arg("row_bytes"), "Rows as they are stored: k uint8 [n, row_bytes[0]], v [n, row_bytes[1]].")
       .def("import_rows", &import_rows, py::arg("pool"), py::arg("layer"), py::arg("cells"), py::arg("k"),
            py::arg("v"), "Puts such rows into cells.")
-      .def("rewrite_k", &rewrite_k, py::arg("pool"), py::arg("layer"), py::arg("source"), py::arg("target"),
-           py::arg("deltas"), py::arg("rope"),
-           "K of source[i], moved by deltas[i] positions, into target[i].")
+      .def("rewrite_k", &rewrite_k, py::arg("pool"), py::arg("source"), py::arg("target"), py::arg("deltas"),
+           py::arg("ropes"),
+           "K of source[i], moved by deltas[i] positions, into target[i]. ropes: one per layer, None to "
+           "leave it.")
       .def(
           "copy_cells",
           [](Backend& backend, std::uint32_t pool, const List<CellIndex>& from, const List<CellIndex>& to) {

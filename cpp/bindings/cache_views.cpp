@@ -28,6 +28,8 @@ py::dict to_dict(const CacheStats& s) {
   out["alloc_failures"] = s.alloc_failures;
   out["reclaim_ticks"] = s.reclaim_ticks;
   out["reclaim_runs"] = s.reclaim_runs;
+  out["cells_copied"] = s.cells_copied;
+  out["k_bytes_rewritten"] = s.k_bytes_rewritten;
   out["generation"] = s.generation;
   return out;
 }

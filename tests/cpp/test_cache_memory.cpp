@@ -172,6 +172,12 @@ const std::vector<Operation> kOperations = {
     {"copy a prefix", [](World& w) { w.cache->copy(w.branch, Span{0, 77}, w.empty); }},
     {"copy a span", [](World& w) { w.cache->copy(w.branch, Span{50, 120}, w.nameless); }},
     {"shift", [](World& w) { w.cache->shift(w.branch, Span{60, 130}, 10); }},
+    {"shift to one rotation too many", [](World& w) { w.cache->shift(w.branch, Span{40, 133}, 1); },
+     [](World& w) {
+       for (Pos i = 0; i < 3; ++i) w.cache->shift(w.branch, Span{100 - 20 * i, 130 + i}, 1);
+     }},
+    {"divide what is shared", [](World& w) { w.cache->divide(w.branch, Span{0, 130}, 3); }},
+    {"divide its own", [](World& w) { w.cache->divide(w.nameless, Span{0, 30}, 4); }},
     {"keep", [](World& w) { w.cache->keep(std::vector{w.whole, w.nameless}); }},
     {"clear", [](World& w) { w.cache->clear(w.branch); }},
     {"clear what is announced", [](World& w) { w.cache->clear(w.announced); }},

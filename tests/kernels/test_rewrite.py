@@ -51,8 +51,8 @@ class Moved:
 
     def rewrite(self, source: Any, target: Any) -> None:
         self.pool.backend.rewrite_k(
-            self.pool.handle, 0, source, target, np.full(len(source), self.delta),
-            rope_params(self.rope),
+            self.pool.handle, source, target, np.full(len(source), self.delta),
+            [rope_params(self.rope)],
         )  # fmt: skip
 
 
@@ -111,8 +111,8 @@ def test_what_does_not_turn_keeps_its_bytes(
     after, _ = moved.pool.stored([(0, 100, TOKENS)])
     assert_same_bits(after, before)
     moved.pool.backend.rewrite_k(
-        moved.pool.handle, 0, np.arange(TOKENS), np.arange(TOKENS) + 200, np.full(TOKENS, 9),
-        _core.RopeParams(),
+        moved.pool.handle, np.arange(TOKENS), np.arange(TOKENS) + 200, np.full(TOKENS, 9),
+        [_core.RopeParams()],
     )  # fmt: skip
     assert_same_bits(moved.pool.stored([(0, 200, TOKENS)])[0], before)
 
@@ -128,7 +128,7 @@ def test_rewriting_is_the_same_alone_together_and_on_any_thread(
     deltas = rng.integers(-50, 50, TOKENS)
     deltas[10] = -11
     moved.pool.backend.rewrite_k(
-        moved.pool.handle, 0, cells[::-1], cells + 256, deltas[::-1], rope_params(moved.rope)
+        moved.pool.handle, cells[::-1], cells + 256, deltas[::-1], [rope_params(moved.rope)]
     )
     mixed, _ = moved.pool.stored([(0, 256, TOKENS)])
     assert_same_bits(mixed[TOKENS - 11], together[10])
@@ -143,6 +143,33 @@ def layers() -> list[Any]:
 
 
 WIDTHS = [(64, 128), (96, 64), (64, 128)]
+
+
+def test_every_layer_turns_by_its_own_rope(backend: Any, rng: np.random.Generator) -> None:
+    pool = backend.create_pool(layers(), "f32", "f32", 2)
+    backend.commit_blocks(pool, [0, 1])
+    cells = np.arange(50)
+    k = [normal(rng, 50, width) for width, _ in WIDTHS[:2]]
+    backend.write_kv(pool, 0, k[0], normal(rng, 50, 128), cells)
+    backend.write_kv(pool, 1, k[1], None, cells)
+    first, second = _core.RopeParams(dims=32), _core.RopeParams(dims=16, base=500.0, offset=64)
+    deltas = rng.integers(-9, 9, 50)
+    backend.rewrite_k(pool, cells, cells + 64, deltas, [first, second, None])
+    turned = reference.rope(k[0], deltas.tolist(), 2, 32, 10000.0, True)
+    np.testing.assert_allclose(
+        backend.read_kv(pool, 0, cells + 64, WIDTHS[0])[0], turned, atol=1e-6
+    )
+    turned = reference.rope(k[1][:, 64:80], deltas.tolist(), 1, 16, 500.0, True)
+    after = backend.read_kv(pool, 1, cells + 64, WIDTHS[1])[0]
+    np.testing.assert_allclose(after[:, 64:80], turned, atol=1e-6)
+    assert_same_bits(np.delete(after, range(64, 80), 1), np.delete(k[1], range(64, 80), 1))
+    for ropes in ([first], [first, second, first]):
+        before = backend.read_kv(pool, 0, cells, WIDTHS[0])[0]
+        with pytest.raises(
+            _core.InvalidArgument, match=r"1 ropes; .* 3 layers|layer 2 stores no KV"
+        ):
+            backend.rewrite_k(pool, cells, cells, deltas + 1, ropes)
+        assert_same_bits(backend.read_kv(pool, 0, cells, WIDTHS[0])[0], before)
 
 
 @pytest.mark.parametrize("kinds", [(k, v) for k, v in zip(KV_TYPES, KV_TYPES[::-1], strict=True)])
@@ -173,7 +200,8 @@ def test_wrong_moves_are_refused(backend: Any, rng: np.random.Generator) -> None
     rope = _core.RopeParams(dims=32)
 
     def rewrite(source: Any, target: Any, deltas: Any, rope: Any = rope, layer: int = 0) -> None:
-        backend.rewrite_k(pool, layer, np.array(source), np.array(target), np.array(deltas), rope)
+        ropes = [rope if i == layer else None for i in range(3)]
+        backend.rewrite_k(pool, np.array(source), np.array(target), np.array(deltas), ropes)
 
     rewrite([1, 2], [1, 3], [4, 5])
     for source, target, deltas, message in [

@@ -38,7 +38,9 @@ def runtime(gguf: Any, tokenizer: Tokenizer) -> Any:
     made.tokenizer = tokenizer
     made.template = ChatTemplate.from_gguf(gguf, tokenizer)
     made.model = SimpleNamespace(
-        config={"context": 1000, "vocab": tokenizer.vocab_size}, parameters=1, weight_bytes=1
+        config={"trained_context": 1000, "vocab": tokenizer.vocab_size},
+        parameters=1,
+        weight_bytes=1,
     )
     return made
 

@@ -2,48 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
-import numpy as np
 import pytest
 
 import pykv
-
-DIM = 32
-CELLS = 1024
-
-
-ROPE = pykv.Rope(DIM)
-
-
-def make(cells: int = CELLS, ropes: Sequence[pykv.Rope | None] = (ROPE, ROPE)) -> pykv.Cache:
-    layers = [pykv.Layer(1, DIM, DIM, rope=rope) for rope in ropes]
-    return pykv.Cache(pykv.CacheConfig(layers, cells), threads=1)
-
-
-def append(cache: pykv.Cache, seq: int, tokens: list[int], with_ids: bool = True) -> None:
-    """K of a token is its id in every element, V the same plus one half."""
-    plan = cache.plan([(seq, tokens if with_ids else len(tokens))])
-    assert plan is not None
-    with cache.step(plan) as step:
-        k = np.broadcast_to(np.array(tokens, np.float32)[:, None, None], (len(tokens), 1, DIM))
-        for layer in (0, 1):
-            step.write(layer, k, k + 0.5)
-
-
-def sequence(cache: pykv.Cache, tokens: list[int], namespace: int = 0) -> int:
-    seq = cache.create(namespace)
-    append(cache, seq, tokens)
-    return seq
-
-
-def contents(cache: pykv.Cache, seq: int) -> dict[int, int]:
-    """Token at each position, as its K and V say."""
-    positions = [p for run in cache.runs(seq) for p in range(run.first, run.first + run.length)]
-    k, v = cache.read_rows(seq, 1)
-    assert np.array_equal(v, k + 0.5)
-    assert k.shape == (len(positions), 1, DIM)
-    return dict(zip(positions, k[:, 0, 0].astype(int).tolist(), strict=True))
+from tests.unit.known_text import CELLS, append, contents, make, sequence
 
 
 def test_a_middle_is_removed_and_the_rest_stays() -> None:
@@ -103,6 +67,7 @@ def test_a_span_without_tokens_changes_nothing() -> None:
         cache.remove(seq, span)
         cache.copy(seq, span, other)
         cache.shift(seq, span, 100)
+        cache.divide(seq, span, 3)
     cache.remove(other, None)
     cache.copy(other, None, seq)
     assert cache.stats() == before
@@ -189,108 +154,6 @@ def test_positions_are_not_taken_twice() -> None:
     cache.check_integrity()
 
 
-def attend(cache: pykv.Cache, seq: int) -> np.ndarray:
-    """What one more token would see, bit by bit; the step is rolled back."""
-    with cache.step(cache.plan([(seq, [9])])) as step:
-        q = np.random.default_rng(1).normal(size=(1, 2, DIM)).astype(np.float32)
-        for layer in (0, 1):
-            step.write(layer, np.ones((1, 1, DIM)), np.ones((1, 1, DIM)))
-        out = np.stack([step.attend(layer, q) for layer in (0, 1)])
-        step.rollback()
-    return out
-
-
-def test_removing_and_shifting_a_span_leaves_the_other_sharers_alone() -> None:
-    """C6: no cell is allocated, no byte of K written, and the others keep everything."""
-    cache = make()
-    text = list(range(300))
-    seq = sequence(cache, text)
-    others = [cache.fork(seq), cache.open([*text, 5]).sequence]
-    before = [(cache.runs(o), contents(cache, o), attend(cache, o).tobytes()) for o in others]
-    stats = cache.stats()
-    cache.remove(seq, (100, 150))
-    cache.shift(seq, (150, 300), -50)
-    after = cache.stats()
-    for name in ("cells_free", "cells_active", "bytes_committed"):
-        assert after[name] == stats[name], name
-    assert cache.bounds(seq) == (0, 250) and cache.exact_upto(seq) == 100
-    assert [run.rotation for run in cache.runs(seq)] == [0, -50]
-    assert [cell for run in cache.runs(seq) for cell in range(run.cell, run.cell + run.length)] == [
-        cell for cell in range(300) if not 100 <= cell < 150
-    ]
-    for other, (runs, values, out) in zip(others, before, strict=True):
-        assert cache.runs(other) == runs and contents(cache, other) == values
-        assert attend(cache, other).tobytes() == out
-        assert cache.exact_upto(other) == 300
-    cache.check_integrity()
-
-
-def test_a_shift_moves_runs_only_as_far_as_there_is_room() -> None:
-    cache = make()
-    seq = sequence(cache, list(range(100)))
-    cache.remove(seq, (20, 40))
-    cache.remove(seq, (60, 80))
-    before = cache.stats(), cache.runs(seq)
-    for delta in (-21, 21, -(2**31) + 1, 2**31 - 1):
-        with pytest.raises(
-            pykv.InvalidArgument,
-            match=rf"\[Cache.shift\] delta is {delta}; .*\[40, 60\) can move by -20 to 20 ",
-        ):
-            cache.shift(seq, (40, 60), delta)
-    for span in ((0, 20), (0, 50), None):
-        with pytest.raises(pykv.InvalidArgument, match="delta is -1"):
-            cache.shift(seq, span, -1)
-    with pytest.raises(pykv.InvalidArgument, match="can move by 0 to 2147483547"):
-        cache.shift(seq, None, 2147483548)
-    assert (cache.stats(), cache.runs(seq)) == before
-    for delta in (-20, 40, -10, 0):
-        cache.shift(seq, (20, 80), delta)
-    assert [(run.first, run.length, run.rotation) for run in cache.runs(seq)] == [
-        (0, 20, 0), (50, 20, 10), (80, 20, 0),
-    ]  # fmt: skip
-    cache.shift(seq, (80, 100), 2**31 - 1 - 100)
-    assert cache.bounds(seq).end == 2**31 - 1
-    with pytest.raises(pykv.InvalidArgument, match="pass the last position"):
-        cache.plan([(seq, 1)])
-    cache.check_integrity()
-
-
-def test_a_shift_ends_the_exact_lineage_where_it_begins() -> None:
-    cache = make()
-    seq = sequence(cache, list(range(30)))
-    cache.shift(seq, (10, 30), 0)
-    assert cache.exact_upto(seq) == 30
-    cache.shift(seq, (10, 30), 7)
-    assert cache.exact_upto(seq) == 10 and cache.bounds(seq) == (0, 37)
-    cache.shift(seq, (17, 37), -7)  # where they were, but nobody vouches for it
-    assert cache.exact_upto(seq) == 10
-    append(cache, seq, [1])
-    assert cache.exact_upto(seq) == 10 and cache.match(list(range(30))) == 30
-    cache.check_integrity()
-
-
-def test_a_shift_needs_to_know_how_k_was_turned() -> None:
-    for ropes in ((None, ROPE), (ROPE, None)):
-        cache = make(ropes=ropes)
-        seq = sequence(cache, list(range(10)))
-        with pytest.raises(
-            pykv.Unsupported, match=rf"the rope of layer {ropes.index(None)} is unk"
-        ):
-            cache.shift(seq, None, 5)
-        assert cache.bounds(seq) == (0, 10) and cache.exact_upto(seq) == 10
-
-
-def test_k_that_does_not_depend_on_positions_is_not_turned() -> None:
-    cache = make(ropes=(pykv.Rope.none(), pykv.Rope.none()))
-    seq = sequence(cache, list(range(10)))
-    cache.shift(seq, None, 5)
-    assert cache.runs(seq) == [pykv.Run(5, 0, 10, 0)]
-    cache = make(ropes=(pykv.Rope.none(), ROPE))
-    seq = sequence(cache, list(range(10)))
-    cache.shift(seq, None, 5)
-    assert cache.runs(seq) == [pykv.Run(5, 0, 10, 5)]
-
-
 def test_keep_ends_all_others() -> None:
     cache = make()
     seqs = [sequence(cache, [i] * 10) for i in range(5)]
@@ -310,6 +173,7 @@ EDITS: list[Callable[[pykv.Cache, int, int], object]] = [
     lambda c, busy, other: c.copy(busy, (0, 1), other),
     lambda c, busy, other: c.copy(other, (0, 1), busy),
     lambda c, busy, other: c.shift(busy, (0, 1), 0),
+    lambda c, busy, other: c.divide(busy, (0, 1), 1),
     lambda c, busy, other: c.keep(other),
     lambda c, busy, other: c.clear(busy),
 ]

@@ -127,7 +127,8 @@ class Backend {
   void destroy_pool(PoolId pool);
   // Makes blocks usable, zero-filled; on failure throws OutOfMemory and none is.
   void commit_blocks(PoolId pool, std::span<const BlockIndex> blocks);
-  // Gives their memory back to the system; contents are lost.
+  // Gives their memory back to the system; contents are lost. Needs no memory itself if the
+  // blocks ascend.
   void release_blocks(PoolId pool, std::span<const BlockIndex> blocks);
 
   // Overwrites the stored K and V of cells of a block, bit i for its cell i, in all layers, so
@@ -138,9 +139,10 @@ class Backend {
   // Encodes row i of k [n, kv_heads * k_dim] and v [n, kv_heads * v_dim] into cells[i]. v is
   // Rows{} where V is a view of K. Refused for a layer that borrows its KV.
   void write_kv(PoolId pool, std::uint32_t layer, Rows k, Rows v, std::span<const CellIndex> cells);
-  // Decodes the stored values of cells (tests, export). Same shapes.
+  // Decodes the stored values of cells (tests, export), K moved where deltas are given. Same
+  // shapes.
   void read_kv(PoolId pool, std::uint32_t layer, std::span<const CellIndex> cells, std::span<float> k,
-               std::span<float> v) const;
+               std::span<float> v, const KeyMove& move = {}) const;
   // Rows as they are stored, in GGUF's row layout and transformed where the layout says so:
   // k [n, row_bytes(type, kv_heads * k_dim)], v likewise, no bytes where V is a view of K. K of
   // row i is moved by move.deltas[i] as rewrite_k does it; 0 leaves its bytes as they are.
@@ -154,11 +156,13 @@ class Backend {
   void attend(PoolId pool, std::uint32_t layer, Rows q, Rows out, const AttentionBatch& batch,
               const AttentionParams& params);
 
-  // Cell to[i] gets the K of cell from[i], moved by deltas[i] positions: decoded, turned by
-  // RoPE(deltas[i]) and encoded again; with delta 0 or rope.dims 0 the bytes are copied. V is
-  // not touched. `to` names no cell twice; from[i] may be to[i] but no other cell of `to`.
-  void rewrite_k(PoolId pool, std::uint32_t layer, std::span<const CellIndex> from,
-                 std::span<const CellIndex> to, std::span<const Pos> deltas, const RopeParams& rope);
+  // Cell to[i] gets the K of cell from[i], moved by deltas[i] positions, in every layer that
+  // ropes[layer] is given for (null: none): decoded, turned by RoPE(deltas[i]) and encoded
+  // again; with delta 0 or rope.dims 0 the bytes are copied. V is not touched. `to` names no
+  // cell twice; from[i] may be to[i] but no other cell of `to`. What can fail does so before
+  // the first byte is written.
+  void rewrite_k(PoolId pool, std::span<const CellIndex> from, std::span<const CellIndex> to,
+                 std::span<const Pos> deltas, std::span<const RopeParams* const> ropes);
   // Cell to[i] gets the bytes of cell from[i], K and V of all layers. The same rule for cells.
   void copy_cells(PoolId pool, std::span<const CellIndex> from, std::span<const CellIndex> to);
 

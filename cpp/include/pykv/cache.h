@@ -126,7 +126,8 @@ struct CacheStats {
   std::uint64_t match_query_tokens = 0, match_hit_tokens = 0;  // over open()
   std::uint64_t alloc_failures = 0;                            // plan() answers "does not fit"
   std::uint64_t reclaim_ticks = 0, reclaim_runs = 0;
-  std::uint64_t generation = 0;  // changes with every change of the cache
+  std::uint64_t cells_copied = 0, k_bytes_rewritten = 0;  // by divide() and shift()
+  std::uint64_t generation = 0;                           // changes with every change of the cache
 };
 
 enum class EvictReason : std::uint8_t { watermark, demand, request };
@@ -178,9 +179,14 @@ class Cache {
   void copy(SeqId from, std::optional<Span> span, SeqId to);
   // Moves tokens by `delta` positions. They stay behind those before the span, before those
   // behind it, and in [0, kMaxPos). Changes runs only: no cell is taken, no byte of K written;
-  // attention turns queries by each run's rotation. Throws Unsupported if the rope of a layer
-  // is unknown. O(runs of the span).
+  // attention turns queries by each run's rotation. Only with more than a few different
+  // rotations in the sequence K is written anew, in other cells where they are shared, if
+  // there are enough. Throws Unsupported if the rope of a layer is unknown. O(runs of the span).
   void shift(SeqId seq, std::optional<Span> span, Pos delta);
+  // Moves tokens to position / divisor (>= 1), not before one in front of the span; several
+  // then share a position. Writes K anew, in new cells where others have theirs (OutOfCells).
+  // Throws Unsupported if the rope of a layer is unknown.
+  void divide(SeqId seq, std::optional<Span> span, Pos divisor);
 
   // --- steps -----------------------------------------------------------------
   // nullopt: the free cells or bytes do not suffice. Throws InvalidArgument for unknown
@@ -210,7 +216,8 @@ class Cache {
     std::uint32_t rows = 0;   // one for each token
     std::vector<float> k, v;  // [rows, kv_heads * k_dim] and [rows, kv_heads * v_dim]
   };
-  // Stored values of the tokens that `seq` has in `span`.
+  // Values of the tokens that `seq` has in `span`, K as attention sees it: where a run has a
+  // rotation, turned by it.
   RowValues read_rows(SeqId seq, std::uint32_t layer, std::optional<Span> span) const;
   struct RowBytes {
     std::uint32_t rows = 0;

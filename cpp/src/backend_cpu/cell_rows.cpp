@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <optional>
 
 namespace pykv {
 namespace cpu {
@@ -73,6 +74,46 @@ void check_move(const char* method, const Pool& pool, std::span<const CellIndex>
                          " and is written too; copy in two calls");
 }
 
+// The moves of each layer. Layers that turn alike share a table.
+class LayerMoves {
+ public:
+  LayerMoves(const Pool& pool, std::span<const RopeParams* const> ropes, std::span<const Pos> deltas,
+             std::size_t rows)
+      : of_layer_(ropes.size()) {
+    if (ropes.size() != pool.layout.layer_count())
+      refuse("rewrite_k", std::to_string(ropes.size()) + " ropes; the pool has " +
+                              std::to_string(pool.layout.layer_count()) + " layers");
+    distinct_.reserve(ropes.size());
+    for (std::uint32_t layer = 0; layer < ropes.size(); ++layer) {
+      if (ropes[layer] == nullptr) continue;
+      const LayerPlace& place = pool.layout.place(layer);
+      cpu::check_stored("rewrite_k", layer, place);
+      for (std::uint32_t i = 0; i < layer && of_layer_[layer] == nullptr; ++i) {
+        const LayerPlace& other = pool.layout.place(i);
+        if (ropes[i] == ropes[layer] && other.k.dim == place.k.dim && !other.v_view_of_k &&
+            !place.v_view_of_k)
+          of_layer_[layer] = of_layer_[i];
+      }
+      if (of_layer_[layer] == nullptr)
+        of_layer_[layer] = &distinct_.emplace_back("rewrite_k", place, *ropes[layer], deltas, rows);
+    }
+  }
+  const cpu::KeyMoves& of(std::uint32_t layer) const { return *of_layer_[layer]; }
+
+ private:
+  std::vector<cpu::KeyMoves> distinct_;
+  std::vector<const cpu::KeyMoves*> of_layer_;
+};
+
+void move_k(const kernels::Kernels& kernels, const LayerPlace& place, CellHead from, CellHead to,
+            const cpu::KeyMoves& moves, std::size_t row) {
+  if (moves.stays(row)) return copy_k(place, from, to);
+  float k[kernels::kMaxHeadDim];
+  decode_k(kernels, place, from, k);
+  moves.turn(row, k);
+  encode_k(kernels, place, to, k);
+}
+
 }  // namespace
 
 void Backend::poison(PoolId id, BlockIndex block, std::uint64_t cells) {
@@ -119,7 +160,7 @@ void Backend::write_kv(PoolId id, std::uint32_t layer, Rows k, Rows v, std::span
 }
 
 void Backend::read_kv(PoolId id, std::uint32_t layer, std::span<const CellIndex> cells, std::span<float> k,
-                      std::span<float> v) const {
+                      std::span<float> v, const KeyMove& move) const {
   const auto call = impl_->enter();
   const Pool& pool = impl_->pool("read_kv", id);
   const LayerPlace& place = impl_->layer("read_kv", pool, layer);
@@ -130,34 +171,31 @@ void Backend::read_kv(PoolId id, std::uint32_t layer, std::span<const CellIndex>
                           " values; " + std::to_string(cells.size()) + " cells have " +
                           std::to_string(k_width) + " and " + std::to_string(v_width) + " each");
   cpu::check_cells("read_kv", pool, cells);
+  std::optional<cpu::KeyMoves> moves;
+  if (!move.deltas.empty()) moves.emplace("read_kv", place, move.rope, move.deltas, cells.size());
   for (std::size_t i = 0; i < cells.size(); ++i)
     for (std::uint32_t head = 0; head < place.kv_heads; ++head) {
       const CellHead from = head_at(pool, cells[i], head);
-      decode_k(*impl_->kernels, place, from, k.data() + i * k_width + std::size_t{head} * place.k.dim);
+      float* const values = k.data() + i * k_width + std::size_t{head} * place.k.dim;
+      decode_k(*impl_->kernels, place, from, values);
+      if (moves && !moves->stays(i)) moves->turn(i, values);
       decode_v(*impl_->kernels, place, from, v.data() + i * v_width + std::size_t{head} * place.v.dim);
     }
 }
 
-void Backend::rewrite_k(PoolId id, std::uint32_t layer, std::span<const CellIndex> from,
-                        std::span<const CellIndex> to, std::span<const Pos> deltas, const RopeParams& rope) {
+void Backend::rewrite_k(PoolId id, std::span<const CellIndex> from, std::span<const CellIndex> to,
+                        std::span<const Pos> deltas, std::span<const RopeParams* const> ropes) {
   const auto call = impl_->enter();
   const Pool& pool = impl_->pool("rewrite_k", id);
-  const LayerPlace& place = impl_->layer("rewrite_k", pool, layer);
-  cpu::check_stored("rewrite_k", layer, place);
   check_move("rewrite_k", pool, from, to);
-  const cpu::KeyMoves moves("rewrite_k", place, rope, deltas, from.size());
+  const LayerMoves moves(pool, ropes, deltas, from.size());
   cpu::for_rows(*impl_->threads, from.size(), [&](std::uint32_t i) {
-    for (std::uint32_t head = 0; head < place.kv_heads; ++head) {
-      const CellHead source = head_at(pool, from[i], head);
-      const CellHead target = head_at(pool, to[i], head);
-      if (moves.stays(i)) {
-        copy_k(place, source, target);
-        continue;
-      }
-      float k[kernels::kMaxHeadDim];
-      decode_k(*impl_->kernels, place, source, k);
-      moves.turn(i, k);
-      encode_k(*impl_->kernels, place, target, k);
+    for (std::uint32_t layer = 0; layer < ropes.size(); ++layer) {
+      if (ropes[layer] == nullptr) continue;
+      const LayerPlace& place = pool.layout.place(layer);
+      for (std::uint32_t head = 0; head < place.kv_heads; ++head)
+        move_k(*impl_->kernels, place, head_at(pool, from[i], head), head_at(pool, to[i], head),
+               moves.of(layer), i);
     }
   });
 }

@@ -10,37 +10,41 @@ namespace {
 using cpu::Pool;
 using cpu::refuse;
 
-// Blocks ascending, without repetition, all committed or all not.
-std::vector<BlockIndex> check_blocks(const char* method, const Pool& pool, std::span<const BlockIndex> blocks,
-                                     bool committed) {
-  std::vector<BlockIndex> sorted(blocks.begin(), blocks.end());
-  std::sort(sorted.begin(), sorted.end());
-  for (std::size_t i = 0; i < sorted.size(); ++i) {
-    const std::string which = "block " + std::to_string(sorted[i]);
-    if (sorted[i] >= pool.blocks) refuse(method, which + "; the pool has " + std::to_string(pool.blocks));
-    if (i > 0 && sorted[i] == sorted[i - 1]) refuse(method, which + " is named twice");
-    if (pool.committed[sorted[i]] != committed)
-      refuse(method, which + (committed ? " is not committed" : " is committed already"));
+// The blocks in ascending order, without repetition, all committed or all not. `sorted` is
+// needed where they are given in another order.
+std::span<const BlockIndex> checked_blocks(const char* method, const Pool& pool,
+                                           std::span<const BlockIndex> blocks, bool committed,
+                                           std::vector<BlockIndex>& sorted) {
+  if (!std::is_sorted(blocks.begin(), blocks.end())) {
+    sorted.assign(blocks.begin(), blocks.end());
+    std::sort(sorted.begin(), sorted.end());
+    blocks = sorted;
   }
-  return sorted;
+  for (std::size_t i = 0; i < blocks.size(); ++i) {
+    const bool is_known = blocks[i] < pool.blocks;
+    if (is_known && (i == 0 || blocks[i] != blocks[i - 1]) && pool.committed[blocks[i]] == committed)
+      continue;
+    const std::string which = "block " + std::to_string(blocks[i]);
+    if (!is_known) refuse(method, which + "; the pool has " + std::to_string(pool.blocks));
+    if (i > 0 && blocks[i] == blocks[i - 1]) refuse(method, which + " is named twice");
+    refuse(method, which + (committed ? " is not committed" : " is committed already"));
+  }
+  return blocks;
 }
 
-struct BlockSpan {
-  std::size_t first;
-  std::size_t count;
-};
+// How many of the first blocks are neighbours: one system call does for them.
+std::size_t neighbours(std::span<const BlockIndex> ascending) {
+  std::size_t count = 1;
+  while (count < ascending.size() && ascending[count] == ascending[count - 1] + 1) ++count;
+  return count;
+}
 
-// Neighbouring blocks together: one system call for each.
-std::vector<BlockSpan> join(const std::vector<BlockIndex>& sorted) {
-  std::vector<BlockSpan> spans;
-  for (const BlockIndex block : sorted) {
-    if (!spans.empty() && spans.back().first + spans.back().count == block) {
-      ++spans.back().count;
-    } else {
-      spans.push_back({block, 1});
-    }
+void release(Pool& pool, std::span<const BlockIndex> ascending) {
+  const std::size_t bytes = pool.layout.block_bytes();
+  for (std::size_t count = 0; !ascending.empty(); ascending = ascending.subspan(count)) {
+    count = neighbours(ascending);
+    pool.memory.release(ascending[0] * bytes, count * bytes);
   }
-  return spans;
 }
 
 void check_layout(const BlockLayout& layout) {
@@ -106,26 +110,26 @@ void Backend::destroy_pool(PoolId pool) {
 void Backend::commit_blocks(PoolId id, std::span<const BlockIndex> blocks) {
   const auto call = impl_->enter();
   Pool& pool = impl_->pool("commit_blocks", id);
-  const std::vector<BlockIndex> sorted = check_blocks("commit_blocks", pool, blocks, false);
-  const std::vector<BlockSpan> spans = join(sorted);
+  std::vector<BlockIndex> sorted;
+  const std::span<const BlockIndex> all = checked_blocks("commit_blocks", pool, blocks, false, sorted);
   const std::size_t bytes = pool.layout.block_bytes();
-  for (std::size_t i = 0; i < spans.size(); ++i) {
-    if (pool.memory.commit(spans[i].first * bytes, spans[i].count * bytes)) continue;
-    for (std::size_t j = 0; j <= i; ++j) pool.memory.release(spans[j].first * bytes, spans[j].count * bytes);
-    throw OutOfMemory("[Backend.commit_blocks] the system has no memory for " +
-                      std::to_string(sorted.size()) + " blocks of " + std::to_string(bytes) +
-                      " bytes; free cells or use a smaller pool");
+  for (std::size_t done = 0, count = 0; done < all.size(); done += count) {
+    count = neighbours(all.subspan(done));
+    if (pool.memory.commit(all[done] * bytes, count * bytes)) continue;
+    release(pool, all.first(done + count));
+    throw OutOfMemory("[Backend.commit_blocks] the system has no memory for " + std::to_string(all.size()) +
+                      " blocks of " + std::to_string(bytes) + " bytes; free cells or use a smaller pool");
   }
-  for (const BlockIndex block : sorted) pool.committed[block] = true;
+  for (const BlockIndex block : all) pool.committed[block] = true;
 }
 
 void Backend::release_blocks(PoolId id, std::span<const BlockIndex> blocks) {
   const auto call = impl_->enter();
   Pool& pool = impl_->pool("release_blocks", id);
-  const std::vector<BlockIndex> sorted = check_blocks("release_blocks", pool, blocks, true);
-  const std::size_t bytes = pool.layout.block_bytes();
-  for (const BlockSpan span : join(sorted)) pool.memory.release(span.first * bytes, span.count * bytes);
-  for (const BlockIndex block : sorted) pool.committed[block] = false;
+  std::vector<BlockIndex> sorted;
+  const std::span<const BlockIndex> all = checked_blocks("release_blocks", pool, blocks, true, sorted);
+  release(pool, all);
+  for (const BlockIndex block : all) pool.committed[block] = false;
 }
 
 }  // namespace pykv

@@ -150,6 +150,8 @@ CacheStats Cache::stats() const {
   s.alloc_failures = c.alloc_failures;
   s.reclaim_ticks = c.reclaim_ticks;
   s.reclaim_runs = c.reclaim_runs;
+  s.cells_copied = c.cells_copied;
+  s.k_bytes_rewritten = c.k_bytes_rewritten;
   s.generation = c.generation;
   return s;
 }

@@ -131,6 +131,21 @@ struct Cache::Impl {
   }
   // Whether K depends on positions; throws Unsupported if the rope of a layer is unknown.
   bool rotates(const char* method) const;
+  std::vector<const RopeParams*> ropes_of_stored_k() const;  // per layer; null: stores none
+  std::uint64_t k_bytes_per_cell() const;                    // of all layers
+  // Moves the tokens of `span`, one at least, to position / divisor and writes their K anew
+  // for where they come to stand, in new cells where others have theirs too. All or nothing;
+  // false: there are not enough cells.
+  bool divide(Sequence& sequence, Span span, Pos divisor, bool rotates);
+  // Writes K of moved tokens anew if the sequence has many rotations and there are cells.
+  void straighten(Sequence& sequence) noexcept;
+  struct Copies {
+    RunList runs;  // holds the cells, at positions from 0 on
+    std::vector<BlockIndex> to_commit;
+  };
+  // Takes `count` cells; null: that many are not free.
+  std::optional<Copies> take_copies(std::uint32_t count);
+  void add_uncommitted(CellSpan span, std::vector<BlockIndex>& blocks) const;  // its blocks
   double now() const { return config.clock(); }
   void touch() { ++generation; }
   bool is_committed(BlockIndex block) const { return committed[block] != 0; }
@@ -172,6 +187,7 @@ struct Cache::Impl {
   std::uint64_t evicted_cells[3] = {0, 0, 0};  // by EvictReason
   std::uint64_t match_query_tokens = 0, match_hit_tokens = 0;
   std::uint64_t reclaim_ticks = 0, reclaim_runs = 0;
+  std::uint64_t cells_copied = 0, k_bytes_rewritten = 0;
 };
 
 struct Step::Impl {

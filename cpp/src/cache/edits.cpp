@@ -83,6 +83,7 @@ void Cache::shift(SeqId seq, std::optional<Span> span, Pos delta) {
   RunList runs = sequence.runs;
   runs.shift(moved, delta, rotates ? delta : 0);
   Edit(c, sequence, *first).apply(std::move(runs));
+  c.straighten(sequence);
 }
 
 bool Cache::Impl::rotates(const char* method) const {

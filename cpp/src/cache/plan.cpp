@@ -41,13 +41,6 @@ std::optional<CellIndex> last_cell(const Cache::Impl::Sequence& sequence) {
   return last->cell + static_cast<std::uint32_t>(sequence.end() - 1 - last->first);
 }
 
-void add_uncommitted(const Cache::Impl& cache, CellSpan span, std::vector<BlockIndex>& blocks) {
-  const BlockIndex last = (span.begin + span.length - 1) / kBlockCells;
-  for (BlockIndex block = span.begin / kBlockCells; block <= last; ++block) {
-    if (!cache.is_committed(block)) blocks.push_back(block);
-  }
-}
-
 // Where the tokens of all items go.
 void add_cells(const Cache::Impl& cache, const FoundCells& found, Plan::Data& data) {
   data.cells.reserve(data.items.size());
@@ -56,7 +49,7 @@ void add_cells(const Cache::Impl& cache, const FoundCells& found, Plan::Data& da
     data.items[i].first_span = static_cast<std::uint32_t>(data.cells.size());
     data.items[i].spans = static_cast<std::uint32_t>(spans.size());
     data.cells.insert(data.cells.end(), spans.begin(), spans.end());
-    for (const CellSpan span : spans) add_uncommitted(cache, span, data.to_commit);
+    for (const CellSpan span : spans) cache.add_uncommitted(span, data.to_commit);
   }
   std::vector<BlockIndex>& blocks = data.to_commit;
   std::sort(blocks.begin(), blocks.end());
@@ -64,6 +57,13 @@ void add_cells(const Cache::Impl& cache, const FoundCells& found, Plan::Data& da
 }
 
 }  // namespace
+
+void Cache::Impl::add_uncommitted(CellSpan span, std::vector<BlockIndex>& blocks) const {
+  const BlockIndex last = (span.begin + span.length - 1) / kBlockCells;
+  for (BlockIndex block = span.begin / kBlockCells; block <= last; ++block) {
+    if (!is_committed(block)) blocks.push_back(block);
+  }
+}
 
 std::uint32_t Plan::tokens() const { return data_ ? data_->rows : 0; }
 std::uint64_t Plan::blocks_to_commit() const { return data_ ? data_->to_commit.size() : 0; }

@@ -26,6 +26,12 @@ const LayerSpec& layer_of(const Cache::Impl& cache, std::uint32_t layer, const c
                         std::to_string(cache.layout.layer_count()) + " layers");
 }
 
+// Only K that depends on positions is ever moved, and then its rope is known.
+KeyMove move_of(const Cache::Impl& cache, std::uint32_t layer, const Tokens& tokens) {
+  const RopeParams* const rope = cache.rope(layer);
+  return {tokens.moved, rope == nullptr ? RopeParams{} : *rope};
+}
+
 }  // namespace
 
 Cache::RowValues Cache::read_rows(SeqId seq, std::uint32_t layer, std::optional<Span> span) const {
@@ -37,7 +43,7 @@ Cache::RowValues Cache::read_rows(SeqId seq, std::uint32_t layer, std::optional<
   RowValues values{static_cast<std::uint32_t>(tokens.cells.size()), {}, {}};
   values.k.resize(tokens.cells.size() * spec.kv_heads * spec.k_dim);
   values.v.resize(tokens.cells.size() * spec.kv_heads * spec.v_dim);
-  c.backend.read_kv(c.pool, layer, tokens.cells, values.k, values.v);
+  c.backend.read_kv(c.pool, layer, tokens.cells, values.k, values.v, move_of(c, layer, tokens));
   return values;
 }
 
@@ -56,10 +62,7 @@ Cache::RowBytes Cache::export_rows(SeqId seq, std::uint32_t layer, std::optional
   bytes.k.resize(tokens.cells.size() * row_bytes(c.config.type_k, std::size_t{spec.kv_heads} * spec.k_dim));
   if (!spec.v_view_of_k)
     bytes.v.resize(tokens.cells.size() * row_bytes(c.config.type_v, std::size_t{spec.kv_heads} * spec.v_dim));
-  // Only K that depends on positions is ever moved, and then its rope is known.
-  const RopeParams* const rope = c.rope(layer);
-  c.backend.export_rows(c.pool, layer, tokens.cells, {tokens.moved, rope == nullptr ? RopeParams{} : *rope},
-                        bytes.k, bytes.v);
+  c.backend.export_rows(c.pool, layer, tokens.cells, move_of(c, layer, tokens), bytes.k, bytes.v);
   return bytes;
 }
 
