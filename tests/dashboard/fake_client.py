@@ -73,6 +73,8 @@ def first_snapshot() -> dict[str, Any]:
             "match_query_tokens": 526_770,
             "match_hit_tokens": 434_272,
             "alloc_failures": 3,
+            "cells_copied": 0,
+            "k_bytes_rewritten": 0,
             "reclaim_ticks": 48_209,
             "reclaim_runs": 371,
             "generation": 991_201,
