@@ -30,7 +30,7 @@ namespace pykv {
 struct SequenceState {
   // What it was before the open step.
   struct Before {
-    Pos end = 0;
+    Pos end;
     std::optional<BlockIndex> lease;
   };
   // As readers see it.

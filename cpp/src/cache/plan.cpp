@@ -122,7 +122,7 @@ std::optional<Plan> Cache::plan(std::span<const StepRequest> requests) const {
 void Cache::Impl::take(const Plan::Data& plan, const Item& item) {
   Sequence& sequence = *item.sequence;
   const std::span<const CellSpan> spans = plan.cells_of(item);
-  Sequence::Before& before = sequence.in_step.emplace();
+  Sequence::Before& before = sequence.in_step.emplace(Sequence::Before{});
   before.end = item.first;
   before.lease = cells.lease(item.seq, spans.front().begin / kBlockCells);
   Pos next = item.first;
