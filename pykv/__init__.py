@@ -24,13 +24,18 @@ if TYPE_CHECKING:
     )
     from pykv.cache import Cache, Plan
     from pykv.cache_types import CacheConfig, Layer, Opened, Rope, Run, Span
+    from pykv.inference import Engine
+    from pykv.session import Session
     from pykv.step import Step
+    from pykv.stream import Completion, Stream
 
 __all__ = [
     "Busy",
     "Cache",
     "CacheConfig",
+    "Completion",
     "CorruptModel",
+    "Engine",
     "Error",
     "IntegrityError",
     "InvalidArgument",
@@ -41,17 +46,25 @@ __all__ = [
     "Plan",
     "Rope",
     "Run",
+    "Session",
     "Span",
     "StalePlan",
     "Step",
+    "Stream",
     "Unsupported",
     "UnsupportedModel",
     "build_info",
 ]
 
-_HOMES = {"Cache": "pykv.cache", "Plan": "pykv.cache", "Step": "pykv.step"} | dict.fromkeys(
-    ("CacheConfig", "Layer", "Opened", "Rope", "Run", "Span"), "pykv.cache_types"
-)
+_HOMES = {
+    "Cache": "pykv.cache",
+    "Completion": "pykv.stream",
+    "Engine": "pykv.inference",
+    "Plan": "pykv.cache",
+    "Session": "pykv.session",
+    "Step": "pykv.step",
+    "Stream": "pykv.stream",
+} | dict.fromkeys(("CacheConfig", "Layer", "Opened", "Rope", "Run", "Span"), "pykv.cache_types")
 
 
 def __getattr__(name: str) -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import weakref
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,6 +16,9 @@ from pykv.tokenizer import ChatTemplate, Tokenizer
 
 if TYPE_CHECKING:
     from types import TracebackType
+
+Progress = Callable[[str, float], None]
+"""Told a stage ("file", "weights", "pool") and the fraction of it that is done, 0 to 1."""
 
 MAX_CELLS = 1 << 31  # positions and cells are 32-bit numbers
 MAX_POOL_BYTES = 1 << 48
@@ -90,27 +94,34 @@ class Runtime:
     `options`. The engine is not started. A context manager that closes it.
     """
 
-    def __init__(self, options: RuntimeOptions, path: Path) -> None:
+    def __init__(
+        self, options: RuntimeOptions, path: Path, progress: Progress | None = None
+    ) -> None:
+        tell = progress or (lambda stage, fraction: None)
         self.options = options
         self.model_path = path
+        tell("file", 0.0)
         self.gguf = _core.GgufFile(path)
         self.tokenizer = Tokenizer.from_gguf(self.gguf)
         self.template = ChatTemplate.from_gguf(self.gguf, self.tokenizer)
+        tell("weights", 0.0)
         self.backend = _core.Backend(threads=options.threads)
         self.model = _core.Model(
             self.gguf, self.backend, precision=options.precision, context=options.ctx_size
         )
         given_as_path = models.expand_user(options.model) == path
         self.model_id = path.stem if given_as_path else options.model
+        tell("pool", 0.0)
         self.cache = self._make_cache()
         self.engine = _core.Engine(
             self.model, self.cache, parallel=options.parallel, batch_size=options.batch_size
         )
         _live.add(self)
+        tell("pool", 1.0)
 
     @classmethod
-    def open(cls, options: RuntimeOptions) -> Runtime:
-        """Loads a model.
+    def open(cls, options: RuntimeOptions, progress: Progress | None = None) -> Runtime:
+        """Loads a model. `progress` is called in this thread; what it raises ends the loading.
 
         Raises:
             pykv.InvalidArgument: an option is out of range, or the pool is too small.
@@ -119,7 +130,7 @@ class Runtime:
             pykv.Error: the file is missing or cannot be read.
         """
         options.validate()
-        return cls(options, models.resolve(options.model))
+        return cls(options, models.resolve(options.model), progress)
 
     def close(self) -> None:
         """Stops the engine; open requests finish as "cancelled". Idempotent."""

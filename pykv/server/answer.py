@@ -14,7 +14,7 @@ from pykv.server.errors import failed, stopping
 from pykv.server.history import PromptTokens
 from pykv.server.service import Service
 from pykv.server.settings import Settings
-from pykv.server.text import Assembler, Part
+from pykv.text import Assembler, Part
 
 if TYPE_CHECKING:
     from pykv._core import EngineEvent

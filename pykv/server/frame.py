@@ -13,7 +13,7 @@ from pykv.server.logprobs import chat_logprobs, completion_logprobs
 from pykv.server.service import Service
 from pykv.server.settings import Settings
 from pykv.server.sse import event
-from pykv.server.text import Part
+from pykv.text import Part
 
 FINGERPRINT = f"pykv-{_core.build_info()['version']}"
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from pykv.server.text import TokenInfo
+from pykv.text import TokenInfo
 
 TokenBytes = Callable[[int], bytes]
 

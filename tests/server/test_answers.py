@@ -217,7 +217,7 @@ def test_a_logprob_that_json_cannot_write(
 
 
 def _with_logprob(value: float) -> Any:
-    from pykv.server.text import Assembler
+    from pykv.text import Assembler
 
     original = Assembler.feed
     return lambda self, token, logprob, top: original(self, token, value, top)

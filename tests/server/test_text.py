@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pykv.server.text import Assembler, Part, StopFilter
+from pykv.text import Assembler, Part, StopFilter
 from tests.server.fakes import END, ByteDecoder
 
 letters = st.text(alphabet="ab\n", max_size=12)
