@@ -106,7 +106,7 @@ def _values(action: argparse.Action) -> tuple[tuple[str, ...], bool]:
     if action.dest == "name":
         return tuple(models.CATALOG), False
     known = [_NAMES[flag] for flag in action.option_strings if _NAMES.get(flag)]
-    return (known[0] if known else ()), action.dest in ("config", "prompts")
+    return (known[0] if known else ()), action.dest in ("config", "file", "plot", "prompts")
 
 
 def _bash(all_commands: list[Command]) -> Iterator[str]:

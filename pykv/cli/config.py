@@ -144,7 +144,7 @@ def _as_text(value: Any, place: str) -> str:
         return "true" if value else "false"
     if isinstance(value, (str, int, float)):
         return str(value)
-    if isinstance(value, list) and all(type(item) is int for item in value):
+    if isinstance(value, list) and all(type(item) in (int, str) for item in value):
         return ",".join(map(str, value))
     raise InvalidArgument(f"{place}: a {type(value).__name__} is not a value of an option")
 

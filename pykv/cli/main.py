@@ -44,6 +44,7 @@ COMMANDS = {
     "serve": "serve a model: OpenAI-compatible API and dashboard",
     "generate": "continue a text or answer one question",
     "bench": "measure speed and memory",
+    "eval": "measure what each KV type costs on a text",
     "tokenize": "show how a model cuts a text into tokens",
     "info": "show what is in a model file and what it needs",
     "doctor": "find what is wrong on this machine, and what to do",

@@ -66,6 +66,12 @@ def one_of(names: Sequence[str]) -> Callable[[str], str]:
     return parse
 
 
+def several_of(names: Sequence[str]) -> Callable[[str], list[str]]:
+    """Parses some of `names` between commas."""
+    one = one_of(names)
+    return lambda text: [one(part.strip()) for part in text.split(",")]
+
+
 def client_name(text: str) -> str:
     """Parses a name that clients can write."""
     if not re.fullmatch(r"[\x21-\x7e]{1,256}", text):
@@ -184,11 +190,22 @@ NPP = Option(("-npp",), "prompt lengths", integers(1, TOKENS_MAX), [512], metava
 NTG = Option(("-ntg",), "generated tokens", integers(1, TOKENS_MAX), [64], metavar="A,B")
 NPL = Option(("-npl",), "sequences", integers(1, TOKENS_MAX), [1, 4, 16], metavar="A,B")
 
+EVAL_TYPE_K = Option(
+    ("-ctk", "--cache-type-k"), f"types of stored keys to measure: {_KV}", several_of(KV_TYPES),
+    ["f16", "q8_0", "q4_0"], names=KV_TYPES, metavar="A,B",
+)  # fmt: skip
+EVAL_TYPE_V = Option(
+    ("-ctv", "--cache-type-v"), "of stored values: as many, or one", several_of(KV_TYPES), None,
+    "those of the keys", names=KV_TYPES, metavar="A,B",
+)  # fmt: skip
+WINDOW = Option(("--window",), "tokens of a window", integer(8, TOKENS_MAX), 512, metavar="N")
+WINDOWS = Option(("--chunks",), "windows measured, 0: all", integer(0, TOKENS_MAX), 0, metavar="N")
+
 POOL = (CTX_SIZE, POOL_BYTES, CACHE_TYPE_K, CACHE_TYPE_V)
 SAMPLING = (TEMP, TOP_K, TOP_P, MIN_P, SEED)
 
 ALL = (
     MODEL, *POOL, PRECISION, THREADS, HOST, PORT, ADMIN_PORT, ALIAS, PARALLEL, BATCH_SIZE, VERBOSE,
-    MAX_TOKENS, *SAMPLING, NPP, NTG, NPL,
+    MAX_TOKENS, *SAMPLING, NPP, NTG, NPL, WINDOW, WINDOWS,
 )  # fmt: skip
 """Every option that the environment and the configuration file may set."""
