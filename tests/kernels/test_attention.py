@@ -134,6 +134,28 @@ def test_batches_and_sharing_do_not_change_bits(pool: Pool, rng: np.random.Gener
         at += n
 
 
+def test_nested_prefixes_do_not_change_bits(pool: Pool, rng: np.random.Generator) -> None:
+    """Many sequences on a tree of prefixes, whose partitions are read once for all of them."""
+    q, k, v = tokens_for(pool, rng, 1500)
+    pool.write([(0, 0, 1500)], k, v)
+    root, left, right = (0, 0, 600), [(600, 640, 300)], [(600, 1000, 100), (700, 1190, 200)]
+    groups = []
+    for index, rows in enumerate((1, 2, 1, 7, 1, 1, 3, 40, 1)):
+        stem = [root, *(left if index % 3 else right)]
+        own = (900, 1400 + 10 * index, rows % 10 + 1)
+        last = sum(length for _, _, length in [*stem, own])
+        groups.append(([*stem, own], last - rows, rows))
+    queries = q[: sum(rows for _, _, rows in groups)]
+    together = pool.attend_groups(queries, groups)
+    pool.backend.set_threads(3)
+    assert_same_bits(pool.attend_groups(queries, groups), together)
+    at = 0
+    for segments, position, rows in groups:
+        alone = pool.attend(queries[at : at + rows], segments, position)
+        assert_same_bits(together[at : at + rows], alone)
+        at += rows
+
+
 def test_what_a_row_does_not_see_does_not_matter(pool: Pool, rng: np.random.Generator) -> None:
     q, k, v = tokens_for(pool, rng, 300)
     where = contiguous(300, 10)

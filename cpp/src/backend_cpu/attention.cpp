@@ -7,15 +7,12 @@ using cpu::Attention;
 using cpu::AttentionWorker;
 using cpu::QueryBlock;
 using cpu::refuse;
-using kernels::kQueryBlock;
 using kernels::Partial;
 
-constexpr std::size_t kMaxPartialFloats = std::size_t{1} << 24;  // 64 MiB
-
-// The block's `index`-th partition; the worker stands at the block.
+// A partition against the queries that the worker stands at.
 void attend_partition(const kernels::Kernels& kernels, const Attention& a, const QueryBlock& block,
-                      std::uint32_t index, const Partial& result, AttentionWorker& worker) {
-  kernels::PartitionTask task = partition_task(a, block, index, worker);
+                      std::uint32_t partition, const Partial& result, AttentionWorker& worker) {
+  kernels::PartitionTask task = partition_task(a, block, partition, worker);
   task.result = result;
   const std::span<const kernels::KvPiece> pieces = task.pieces;
   for (std::size_t begin = 0, end = 0; begin < pieces.size(); begin = end) {
@@ -47,59 +44,62 @@ void write_out(const kernels::Kernels& kernels, const Attention& a, const QueryB
   }
 }
 
-// One task does a block's partitions one after the other.
-void attend_whole(cpu::State& state, const Attention& a) {
-  state.threads->run(static_cast<std::uint32_t>(a.blocks.size()),
-                     [&](std::uint32_t index, std::uint32_t thread) {
-                       AttentionWorker& worker = *state.attention_workers[thread];
-                       // The last blocks of a prompt see most: they come first, so that threads end together.
-                       const QueryBlock& block = a.blocks[a.blocks.size() - 1 - index];
-                       begin_block(a, block, worker);
-                       const Partial running = worker.partial(0, a.stride);
-                       const Partial next = worker.partial(1, a.stride);
-                       attend_partition(*state.kernels, a, block, 0, running, worker);
-                       for (std::uint32_t partition = 1; partition < block.partitions; ++partition) {
-                         attend_partition(*state.kernels, a, block, partition, next, worker);
-                         merge_partition(*state.kernels, a, block, running, next);
-                       }
-                       write_out(*state.kernels, a, block, running);
-                     });
+// All partitions of a block, one after the other.
+void attend_whole(cpu::State& state, const Attention& a, const QueryBlock& block, AttentionWorker& worker) {
+  const QueryBlock* const only = &block;
+  begin_blocks(a, {&only, 1}, worker);
+  const Partial running = worker.partial(0, a.stride);
+  const Partial next = worker.partial(1, a.stride);
+  attend_partition(*state.kernels, a, block, block.first_partition, running, worker);
+  for (std::uint32_t i = 1; i < block.partitions; ++i) {
+    attend_partition(*state.kernels, a, block, block.first_partition + i, next, worker);
+    merge_partition(*state.kernels, a, block, running, next);
+  }
+  write_out(*state.kernels, a, block, running);
 }
 
-// Every partition is a task of its own; a second loop merges them in order. For few
-// queries over long sequences, which would leave threads without work.
-void attend_split(cpu::State& state, const Attention& a) {
-  const std::size_t slots = a.partials();
-  const std::size_t slot_floats = kQueryBlock * (a.stride + 2);
-  state.partials.resize(std::max(state.partials.size(), slots * slot_floats));
-  const auto slot = [&](std::size_t index) {
-    float* const base = state.partials.data() + index * slot_floats;
-    return Partial{base, base + kQueryBlock, base + 2 * kQueryBlock, a.stride};
+// The partial results of a visit, from its query `query` on.
+Partial partial(cpu::State& state, const Attention& a, const cpu::Visit& visit, std::uint32_t query) {
+  float* const base = state.partials.data() + visit.first_query * (a.stride + 2);
+  return {base + query, base + visit.queries + query,
+          base + 2 * std::size_t{visit.queries} + query * a.stride, a.stride};
+}
+
+void attend_visit(cpu::State& state, const Attention& a, const cpu::Visit& visit, AttentionWorker& worker) {
+  const auto blocks = std::span(a.cut->visitors).subspan(visit.first_block, visit.blocks);
+  begin_blocks(a, blocks, worker);
+  attend_partition(*state.kernels, a, *blocks.front(), visit.partition, partial(state, a, visit, 0), worker);
+}
+
+void merge_visits(cpu::State& state, const Attention& a, const QueryBlock& block) {
+  const auto place = [&](std::uint32_t i) {
+    const cpu::Place at = a.cut->places[block.first_place + i];
+    return partial(state, a, a.cut->visits[at.visit], at.query);
   };
-  std::vector<std::uint32_t> owner;  // block of each slot
-  owner.reserve(slots);
-  for (std::uint32_t i = 0; i < a.blocks.size(); ++i) owner.insert(owner.end(), a.blocks[i].partitions, i);
-
-  state.threads->run(static_cast<std::uint32_t>(slots), [&](std::uint32_t index, std::uint32_t thread) {
-    const QueryBlock& block = a.blocks[owner[index]];
-    AttentionWorker& worker = *state.attention_workers[thread];
-    begin_block(a, block, worker);
-    attend_partition(*state.kernels, a, block, static_cast<std::uint32_t>(index - block.partial), slot(index),
-                     worker);
-  });
-  state.threads->run(static_cast<std::uint32_t>(a.blocks.size()), [&](std::uint32_t index, std::uint32_t) {
-    const QueryBlock& block = a.blocks[index];
-    const Partial running = slot(block.partial);
-    for (std::uint32_t partition = 1; partition < block.partitions; ++partition)
-      merge_partition(*state.kernels, a, block, running, slot(block.partial + partition));
-    write_out(*state.kernels, a, block, running);
-  });
+  const Partial running = place(0);
+  for (std::uint32_t i = 1; i < block.partitions; ++i)
+    merge_partition(*state.kernels, a, block, running, place(i));
+  write_out(*state.kernels, a, block, running);
 }
 
-bool worth_splitting(const Attention& a, std::uint32_t threads) {
-  const std::size_t slots = a.partials();
-  return threads > 1 && slots > a.blocks.size() && a.blocks.size() < std::size_t{threads} * 4 &&
-         slots * kQueryBlock * (a.stride + 2) <= kMaxPartialFloats;
+// Whole blocks come first: they are the larger tasks, and of a prompt the last one is the
+// largest, so that threads end together.
+void run_attention(cpu::State& state, const Attention& a) {
+  const cpu::AttentionCut& cut = *a.cut;
+  const std::size_t floats = cut.visiting_queries() * (a.stride + 2);
+  if (state.partials.size() < floats) state.partials.resize(floats);
+  const auto whole = static_cast<std::uint32_t>(cut.whole.size());
+  const auto visits = static_cast<std::uint32_t>(cut.visits.size());
+  state.threads->run(whole + visits, [&](std::uint32_t index, std::uint32_t thread) {
+    AttentionWorker& worker = *state.attention_workers[thread];
+    if (index < whole)
+      attend_whole(state, a, *cut.whole[whole - 1 - index], worker);
+    else
+      attend_visit(state, a, cut.visits[index - whole], worker);
+  });
+  state.threads->run(static_cast<std::uint32_t>(cut.visited.size()), [&](std::uint32_t index, std::uint32_t) {
+    merge_visits(state, a, *cut.visited[index]);
+  });
 }
 
 }  // namespace
@@ -131,12 +131,12 @@ void Backend::attend(PoolId id, std::uint32_t layer, Rows q, Rows out, const Att
   a.rotations = &rotations;
   for (const auto& worker : impl_->attention_workers)
     worker->queries.prepare(*impl_->kernels, rotations, a.place->k);
-  cut(a);
-  if (worth_splitting(a, impl_->threads->threads())) {
-    attend_split(*impl_, a);
-  } else {
-    attend_whole(*impl_, a);
-  }
+  cpu::AttentionCut& cut = impl_->attention_cut;
+  cut.clear();
+  a.cut = &cut;
+  cut_blocks(a);
+  choose_visits(a, impl_->threads->threads());
+  run_attention(*impl_, a);
 }
 
 }  // namespace pykv

@@ -22,25 +22,12 @@ void add_partitions(const AttentionBatch& batch, const AttentionGroup& group, st
   }
 }
 
-// The first slot of the group at a position that a query at `position` sees. Positions never
-// descend, so that everything behind it up to the query is seen too.
-std::uint32_t first_slot_seen(const Attention& a, const AttentionGroup& group, Pos position) {
-  if (a.params->window.kind == WindowKind::none) return 0;
-  const Pos lowest = first_visible(position, a.params->window);
-  const auto segments = segments_of(a, group);
-  const auto segment = std::partition_point(segments.begin(), segments.end(), [&](const Segment& s) {
-    return s.first + static_cast<Pos>(s.length) <= lowest;
-  });
-  return segment->slot + static_cast<std::uint32_t>(std::max(lowest - segment->first, 0));
-}
-
 QueryBlock make_block(const Attention& a, std::span<const Partition> partitions, std::uint32_t offset,
                       QueryBlock block) {
   const AttentionGroup& group = *block.group;
   const std::uint32_t first_row = a.row_in_group(block, 0);
   const std::uint32_t last_row = a.row_in_group(block, block.count - 1);
-  const std::uint32_t lowest =
-      first_slot_seen(a, group, group.first_position + static_cast<Pos>(first_row)) / kPartition;
+  const std::uint32_t lowest = first_slot_seen(a, group, first_row) / kPartition;
   const std::uint32_t highest = (group.first_slot + last_row) / kPartition;
   const auto begin = std::partition_point(partitions.begin(), partitions.end(),
                                           [&](const Partition& p) { return p.number < lowest; });
@@ -102,43 +89,67 @@ void find_pieces(const Attention& a, const QueryBlock& block, const Partition& p
 
 }  // namespace
 
-void cut(Attention& a) {
-  std::size_t partial = 0;
+void AttentionCut::clear() {
+  partitions.clear();
+  blocks.clear();
+  whole.clear();
+  visited.clear();
+  visits.clear();
+  visitors.clear();
+  places.clear();
+  sights.clear();
+}
+
+void cut_blocks(const Attention& a) {
   for (const AttentionGroup& group : a.batch->groups) {
-    const auto offset = static_cast<std::uint32_t>(a.partitions.size());
-    add_partitions(*a.batch, group, a.partitions);
-    const auto partitions = std::span<const Partition>(a.partitions).subspan(offset);
+    const auto offset = static_cast<std::uint32_t>(a.cut->partitions.size());
+    add_partitions(*a.batch, group, a.cut->partitions);
+    const auto partitions = std::span<const Partition>(a.cut->partitions).subspan(offset);
     const std::uint32_t queries = group.rows * a.share;
     for (std::uint32_t head = 0; head < a.place->kv_heads; ++head)
       for (std::uint32_t first = 0; first < queries; first += kQueryBlock) {
         const std::uint32_t count = std::min(kQueryBlock, queries - first);
-        a.blocks.push_back(make_block(a, partitions, offset, {&group, head, first, count, 0, 0, partial}));
-        partial += a.blocks.back().partitions;
+        a.cut->blocks.push_back(make_block(a, partitions, offset, {&group, head, first, count, 0, 0, 0}));
       }
   }
 }
 
-void begin_block(const Attention& a, const QueryBlock& block, AttentionWorker& worker) {
-  const float** queries = worker.queries.plain(block.count);
-  const AttentionGroup& group = *block.group;
-  for (std::uint32_t i = 0; i < block.count; ++i) {
-    const std::uint32_t row = a.row_in_group(block, i);
-    const std::uint32_t head = a.head(block, i);
-    queries[i] = a.q.row(group.first_row + row) + std::size_t{head} * a.place->k.dim;
-    const bool same_row = i != 0 && row == a.row_in_group(block, i - 1);
-    worker.positions[i] = group.first_position + static_cast<Pos>(row);
-    worker.own_slots[i] = group.first_slot + row;
-    worker.first_slots[i] =
-        same_row ? worker.first_slots[i - 1] : first_slot_seen(a, group, worker.positions[i]);
-    if (!a.params->alibi_slopes.empty()) worker.slopes[i] = a.params->alibi_slopes[head];
+// Positions never descend, so that everything behind the first one up to the query is seen too.
+std::uint32_t first_slot_seen(const Attention& a, const AttentionGroup& group, std::uint32_t row) {
+  if (a.params->window.kind == WindowKind::none) return 0;
+  const Pos lowest = first_visible(group.first_position + static_cast<Pos>(row), a.params->window);
+  const auto segments = segments_of(a, group);
+  const auto segment = std::partition_point(segments.begin(), segments.end(), [&](const Segment& s) {
+    return s.first + static_cast<Pos>(s.length) <= lowest;
+  });
+  return segment->slot + static_cast<std::uint32_t>(std::max(lowest - segment->first, 0));
+}
+
+void begin_blocks(const Attention& a, std::span<const QueryBlock* const> blocks, AttentionWorker& worker) {
+  worker.count = 0;
+  for (const QueryBlock* block : blocks) worker.count += block->count;
+  const float** queries = worker.queries.plain(worker.count);
+  std::uint32_t at = 0;
+  for (const QueryBlock* block : blocks) {
+    const AttentionGroup& group = *block->group;
+    for (std::uint32_t i = 0; i < block->count; ++i, ++at) {
+      const std::uint32_t row = a.row_in_group(*block, i);
+      const std::uint32_t head = a.head(*block, i);
+      queries[at] = a.q.row(group.first_row + row) + std::size_t{head} * a.place->k.dim;
+      const bool same_row = i != 0 && row == a.row_in_group(*block, i - 1);
+      worker.positions[at] = group.first_position + static_cast<Pos>(row);
+      worker.own_slots[at] = group.first_slot + row;
+      worker.first_slots[at] = same_row ? worker.first_slots[at - 1] : first_slot_seen(a, group, row);
+      if (!a.params->alibi_slopes.empty()) worker.slopes[at] = a.params->alibi_slopes[head];
+    }
   }
 }
 
 kernels::PartitionTask partition_task(const Attention& a, const QueryBlock& block, std::uint32_t index,
                                       AttentionWorker& worker) {
-  const Partition& partition = a.partitions[block.first_partition + index];
+  const Partition& partition = a.cut->partitions[index];
   const std::uint32_t base = partition.number * kPartition;
-  for (std::uint32_t i = 0; i < block.count; ++i) {
+  for (std::uint32_t i = 0; i < worker.count; ++i) {
     worker.begins[i] = inside(worker.first_slots[i], base);
     worker.ends[i] = inside(worker.own_slots[i] + 1, base);
   }
@@ -146,7 +157,7 @@ kernels::PartitionTask partition_task(const Attention& a, const QueryBlock& bloc
   task.k = a.place->k;
   task.v = a.place->v;
   task.v_view_of_k = a.place->v_view_of_k;
-  task.count = block.count;
+  task.count = worker.count;
   task.begins = worker.begins;
   task.ends = worker.ends;
   task.scale = a.params->scale;
@@ -156,9 +167,9 @@ kernels::PartitionTask partition_task(const Attention& a, const QueryBlock& bloc
     task.query_positions = worker.positions;
     task.key_positions = worker.key_positions;
   }
-  find_pieces(a, block, partition, base + worker.begins[0], base + worker.ends[block.count - 1], worker,
+  find_pieces(a, block, partition, base + worker.begins[0], base + worker.ends[worker.count - 1], worker,
               task);
-  narrow(task.pieces, block.count, worker.begins, worker.ends);
+  narrow(task.pieces, worker.count, worker.begins, worker.ends);
   return task;
 }
 

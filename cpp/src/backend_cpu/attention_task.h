@@ -1,35 +1,16 @@
-// Floor 2. How one attention call is cut up: blocks of queries that read the same KV head,
-// partitions that hold a slot, pieces of a partition in consecutive cells.
+// Floor 2. One attention call: its parts, and what the kernels are asked to do for one
+// partition, whose tokens lie in pieces of consecutive cells.
 #pragma once
 
 #include <cstdint>
 #include <span>
-#include <vector>
 
+#include "backend_cpu/attention_cut.h"
 #include "backend_cpu/attention_worker.h"
 #include "backend_cpu/impl.h"
 #include "backend_cpu/query_sets.h"
 
 namespace pykv::cpu {
-
-inline constexpr std::uint32_t kPartition = kPartitionPositions;
-
-// A partition in which a group has tokens. Empty ones are never visited.
-struct Partition {
-  std::uint32_t number;   // slots [number * 256, number * 256 + 256)
-  std::uint32_t segment;  // of the batch, the group's first with a slot in it
-};
-
-// Up to kQueryBlock queries of one group and KV head. Query i of a group is row i / share,
-// head i % share of those that read the same KV head.
-struct QueryBlock {
-  const AttentionGroup* group;
-  std::uint32_t kv_head;
-  std::uint32_t first;
-  std::uint32_t count;
-  std::uint32_t first_partition, partitions;  // that its queries see, into Attention::partitions
-  std::size_t partial;                        // of the first one, in units of one block and partition
-};
 
 struct Attention {
   const Pool* pool;
@@ -38,10 +19,9 @@ struct Attention {
   const AttentionBatch* batch;
   const AttentionParams* params;
   const Rotations* rotations;
-  std::uint32_t share;                // query heads per KV head
-  std::size_t stride;                 // of unnormalized output rows
-  std::vector<Partition> partitions;  // of the groups, one after the other
-  std::vector<QueryBlock> blocks;
+  std::uint32_t share;  // query heads per KV head
+  std::size_t stride;   // of unnormalized output rows
+  AttentionCut* cut;
 
   std::uint32_t row_in_group(const QueryBlock& block, std::uint32_t i) const {
     return (block.first + i) / share;
@@ -52,20 +32,26 @@ struct Attention {
   std::uint32_t head(const QueryBlock& block, std::uint32_t i) const {
     return block.kv_head * share + (block.first + i) % share;
   }
-  // All partials of all blocks.
-  std::size_t partials() const { return blocks.back().partial + blocks.back().partitions; }
 };
 
-// Fills partitions and blocks.
-void cut(Attention& attention);
+// Fills partitions and blocks of the cut, which must be empty.
+void cut_blocks(const Attention& attention);
+// Fills the rest: which blocks are done as a whole, who visits what together. attention_visits.cpp.
+void choose_visits(const Attention& attention, std::uint32_t threads);
 
-// Sets the worker to a block: its queries, what they see, where they stand.
-void begin_block(const Attention& attention, const QueryBlock& block, AttentionWorker& worker);
+// The first slot of the group that its row `row` sees.
+std::uint32_t first_slot_seen(const Attention& attention, const AttentionGroup& group, std::uint32_t row);
 
-// The block's `index`-th partition as the kernels take it, without queries and result; its
-// pieces and bounds lie in the worker.
+// Sets the worker to the queries of blocks of one KV head, at most kQueryBlock: what they see,
+// where they stand.
+void begin_blocks(const Attention& attention, std::span<const QueryBlock* const> blocks,
+                  AttentionWorker& worker);
+
+// A partition as the kernels take it for these queries, without queries and result; its pieces
+// and bounds lie in the worker. `block` is one of the blocks, all of which have the partition's
+// tokens in the same cells; several see all of it.
 kernels::PartitionTask partition_task(const Attention& attention, const QueryBlock& block,
-                                      std::uint32_t index, AttentionWorker& worker);
+                                      std::uint32_t partition, AttentionWorker& worker);
 
 // Throws InvalidArgument or Unsupported. attention_check.cpp.
 void check_params(const AttentionParams& params, const BlockLayout::LayerPlace& place);

@@ -9,7 +9,8 @@ namespace pykv::cpu {
 struct AttentionWorker {
   kernels::AttentionScratch kernel;
   QuerySets queries;
-  // Of each query of the block in work: the first slot it sees, its own, its position.
+  std::uint32_t count;  // queries in work
+  // Of each of them: the first slot it sees, its own, its position.
   std::uint32_t first_slots[kernels::kQueryBlock];
   std::uint32_t own_slots[kernels::kQueryBlock];
   Pos positions[kernels::kQueryBlock];

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "backend_cpu/attention_cut.h"
 #include "backend_cpu/attention_worker.h"
 #include "backend_cpu/mapped_memory.h"
 #include "backend_cpu/rotary.h"
@@ -73,7 +74,8 @@ struct State {
   std::string isa;
   std::optional<ThreadPool> threads;
   std::vector<std::unique_ptr<AttentionWorker>> attention_workers;  // one per thread
-  std::vector<float> partials;  // of attention that is split by partitions
+  AttentionCut attention_cut;
+  std::vector<float> partials;  // of visits to partitions
   std::map<std::uint32_t, Buffer> buffers;
   std::map<std::uint32_t, Weight> weights;
   std::map<std::uint32_t, Pool> pools;
