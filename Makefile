@@ -8,7 +8,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 JOBS ?= $(shell nproc 2>/dev/null || echo 2)
 SERVE_ARGS ?=
-FUZZ_SECONDS ?= 60
+FUZZ_SECONDS ?= 600
 SANITIZED_TESTS ?= -q tests/kernels tests/property tests/unit/test_cache_api.py \
   tests/unit/test_cache_arguments.py tests/unit/test_cache_sharing.py tests/unit/test_cache_steps.py \
   tests/unit/test_engine_core.py tests/model/test_forward.py
@@ -17,13 +17,14 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 CMAKE_DEV = cmake --preset $(1) -Dpybind11_DIR="$$(python -m pybind11 --cmakedir)" -DPython_EXECUTABLE="$(CURDIR)/$(BIN)/python"
 
-.PHONY: help serve install build test lint stubs test-cpp test-python test-package test-system test-long fuzz bench clean
+.PHONY: help serve install build test lint stubs test-cpp test-python test-package test-system test-long fuzz fuzz-long bench clean
 
 help:
 	@echo "make serve        install everything and serve the default model (API and dashboard)"
 	@echo "make test         build, lint and run the whole suite"
 	@echo "make test-system  sanitizers, browser, Prometheus (needs system packages, see .ci/run)"
-	@echo "make fuzz         FUZZ_SECONDS of each fuzzer (needs clang)"
+	@echo "make fuzz         a fixed run of each fuzzer, about a minute each (needs clang)"
+	@echo "make fuzz-long    FUZZ_SECONDS (600) of each fuzzer with inputs that are new each time"
 	@echo "make test-long    random walks and property tests with many more operations (an hour)"
 	@echo "make stubs        regenerate pykv/_core.pyi"
 	@echo "make bench        the batched bench beside llama.cpp (long)"
@@ -90,14 +91,25 @@ test-system: build
 	python tests/sanitized.py build/asan-python $(SANITIZED_TESTS)
 	python -m pytest tests/system $(PYTEST_ARGS)
 
-# What is found stays in build/fuzz/corpus; a crash leaves its input in build/fuzz.
+FUZZ_BUILD = cmake --preset fuzz && cmake --build --preset fuzz -j $(JOBS)
+FUZZ = build/fuzz/tests/fuzz/fuzz_$(1) -timeout=20 -print_final_stats=1 -artifact_prefix=build/fuzz/$(1)- $(2) \
+  build/fuzz/$(3)/$(1) tests/fuzz/corpus/$(1)
+
+# The same inputs on every machine: a seed, numbers of runs, and no guidance by the operands of
+# comparisons, among which are addresses.
 fuzz: $(VENV)/.tools
-	cmake --preset fuzz && cmake --build --preset fuzz -j $(JOBS)
-	for target in cache gguf; do \
-	  mkdir -p build/fuzz/corpus/$$target && \
-	  build/fuzz/tests/fuzz/fuzz_$$target -max_total_time=$(FUZZ_SECONDS) -timeout=20 -print_final_stats=1 \
-	    -artifact_prefix=build/fuzz/$$target- build/fuzz/corpus/$$target tests/fuzz/corpus/$$target || exit 1; \
-	done
+	$(FUZZ_BUILD)
+	rm -rf build/fuzz/rehearsed && mkdir -p build/fuzz/rehearsed/cache build/fuzz/rehearsed/gguf
+	$(call FUZZ,cache,-seed=1 -use_cmp=0 -reload=0 -runs=8000,rehearsed)
+	$(call FUZZ,gguf,-seed=1 -use_cmp=0 -reload=0 -runs=500000,rehearsed)
+
+# New inputs each time. What is found stays in build/fuzz/corpus; a crash leaves its input in
+# build/fuzz.
+fuzz-long: $(VENV)/.tools
+	$(FUZZ_BUILD)
+	mkdir -p build/fuzz/corpus/cache build/fuzz/corpus/gguf
+	$(call FUZZ,cache,-max_total_time=$(FUZZ_SECONDS),corpus)
+	$(call FUZZ,gguf,-max_total_time=$(FUZZ_SECONDS),corpus)
 
 test-long: build
 	PYKV_WALK_OPERATIONS=10000000 ctest --preset dev --timeout 7200 -R test_cache_walk

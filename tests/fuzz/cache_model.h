@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <optional>
 #include <unordered_set>
 #include <vector>
 
@@ -20,7 +21,7 @@ inline constexpr Token kNoId = -1;
 // tokens before it, so that a cell of anybody else, or an old one, has another.
 struct Item {
   Pos position = 0;
-  Pos written = 0;  // position that its K was written for
+  Pos written = 0;  // position that its K was written for: it has moved by the difference
   Token id = kNoId;
   std::uint64_t value = 0;
 };
@@ -46,19 +47,45 @@ struct Sequence {
     for (std::size_t i = 0; i < count; ++i) out.push_back(items[i].id);
     return out;
   }
-  // Whether every token is where a model computed it, behind the one before.
-  bool is_plain() const {
-    for (std::size_t i = 0; i < items.size(); ++i)
-      if (items[i].position != static_cast<Pos>(i) || items[i].written != items[i].position) return false;
+  static bool is_in(const Item& item, Span span) {
+    return item.position >= span.begin && item.position < span.end;
+  }
+  std::uint64_t count(Span span) const {
+    return static_cast<std::uint64_t>(
+        std::count_if(items.begin(), items.end(), [&](const Item& i) { return is_in(i, span); }));
+  }
+  std::optional<Pos> first_in(Span span) const {
+    const auto at = std::find_if(items.begin(), items.end(), [&](const Item& i) { return is_in(i, span); });
+    return at == items.end() ? std::nullopt : std::optional<Pos>(at->position);
+  }
+  // Position of the last token below `pos`, -1 if there is none.
+  Pos last_before(Pos pos) const {
+    Pos last = -1;
+    for (const Item& item : items)
+      if (item.position < pos) last = item.position;
+    return last;
+  }
+  // Whether the tokens of a span can move and pass neither others nor the limits.
+  bool has_room(Span span, Pos delta) const {
+    std::int64_t lowest = 0;
+    for (std::size_t i = 0; i < items.size(); ++i) {
+      const std::int64_t position = std::int64_t{items[i].position} + (is_in(items[i], span) ? delta : 0);
+      if (position < lowest || position >= pykv::kMaxPos) return false;
+      const bool together = i + 1 < items.size() && is_in(items[i], span) == is_in(items[i + 1], span);
+      lowest = together ? position : position + 1;
+    }
     return true;
   }
-  bool has_any(Span span) const {
-    return std::any_of(items.begin(), items.end(),
-                       [&](const Item& i) { return i.position >= span.begin && i.position < span.end; });
+  // Tokens of the span move; those below `exact` stay what they are.
+  template <class To>
+  void move(Span span, Pos exact_below, To to) {
+    for (Item& item : items)
+      if (is_in(item, span)) item.position = to(item.position);
+    exact = std::min(exact, exact_below);
   }
   void remove(Span span) {
-    if (!has_any(span)) return;
-    std::erase_if(items, [&](const Item& i) { return i.position >= span.begin && i.position < span.end; });
+    if (count(span) == 0) return;
+    std::erase_if(items, [&](const Item& i) { return is_in(i, span); });
     exact = std::min(exact, span.begin);
   }
 };

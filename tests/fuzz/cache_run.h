@@ -20,7 +20,9 @@ class CacheRun {
   void run();
 
  private:
-  static constexpr std::uint32_t kDim = 8;
+  static constexpr std::uint32_t kValueBytes = 8, kTurned = 4;  // elements of K; behind them zeros
+  static constexpr std::uint32_t kKDim = 16, kVDim = kValueBytes;
+  static constexpr float kTurnError = 1e-4F;  // after a few hundred rewrites in float32
   static constexpr std::uint32_t kCells = 256;
   static constexpr int kMaxOperations = 200;
   static constexpr std::size_t kMaxSequences = 12;
@@ -33,7 +35,17 @@ class CacheRun {
   bool is_busy(pykv::SeqId seq) const;  // in the open step
   // Runs `change`, which is refused, if the sequence is in the open step.
   template <class Change>
-  bool allowed(pykv::SeqId seq, Change change);
+  bool allowed(pykv::SeqId seq, Change change) {
+    try {
+      change();
+    } catch (const pykv::Busy&) {
+      require(is_busy(seq), name(seq) + "busy without a step");
+      return false;
+    }
+    require(!is_busy(seq), name(seq) + "changed in the open step");
+    return true;
+  }
+  static std::string name(pykv::SeqId seq) { return "sequence " + std::to_string(seq.value) + ": "; }
 
   // Operations.
   void create();
@@ -45,20 +57,27 @@ class CacheRun {
   void remove();
   void copy();
   void shift();
+  void divide();
   void begin_step();
   void end_step();
   void space();
   void write_rows();
   void attend(pykv::Rows q, pykv::Rows out);
 
+  // The rows that stand for an item; its K after a move.
+  void put_k(const Item& item, pykv::Pos moved, std::vector<float>& rows) const;
+  static void put_v(const Item& item, std::vector<float>& rows);
+
   // Comparisons.
   void check();
   void check_sequence(pykv::SeqId seq, const Sequence& sequence);
+  void check_rows(pykv::SeqId seq, const Sequence& sequence);
   void publish(const Sequence& sequence);
   void add(pykv::SeqId seq, Sequence sequence);
 
   Bytes bytes_;
   double ticks_ = 0;
+  pykv::RopeParams rope_;
   pykv::Backend backend_{pykv::BackendConfig{1, "scalar"}};
   std::unique_ptr<pykv::Cache> cache_;
   std::map<pykv::SeqId, Sequence> model_;
