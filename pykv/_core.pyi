@@ -687,7 +687,7 @@ class Model:
 
 class Sampler:
     """
-    Chooses tokens. Order of filters: top_k, top_p, min_p, temperature, draw. temperature 0 is greedy; top_k 0, top_p 1 and min_p 0 are off. Raises InvalidArgument.
+    Chooses tokens. Order as in llama.cpp: logit_bias, penalties, top_n_sigma, top_k, typical_p, top_p, min_p, temperature, draw. temperature 0 is greedy; top_k 0, top_p 1, min_p 0, typical_p 1, top_n_sigma 0, penalties 0 and repeat_penalty 1 are off. Raises InvalidArgument.
     """
     def __init__(
         self,
@@ -696,11 +696,23 @@ class Sampler:
         top_k: int = 40,
         top_p: typing.SupportsFloat | typing.SupportsIndex = 0.949999988079071,
         min_p: typing.SupportsFloat | typing.SupportsIndex = 0.05000000074505806,
+        typical_p: typing.SupportsFloat | typing.SupportsIndex = 1.0,
+        top_n_sigma: typing.SupportsFloat | typing.SupportsIndex = -1.0,
+        repeat_penalty: typing.SupportsFloat | typing.SupportsIndex = 1.0,
+        repeat_last_n: int = 64,
+        presence_penalty: typing.SupportsFloat | typing.SupportsIndex = 0.0,
+        frequency_penalty: typing.SupportsFloat | typing.SupportsIndex = 0.0,
+        logit_bias: dict = {},
         seed: int = 0,
     ) -> None: ...
-    def sample(self, logits: typing.Annotated[numpy.typing.ArrayLike, numpy.float32]) -> int:
+    def sample(
+        self,
+        logits: typing.Annotated[numpy.typing.ArrayLike, numpy.float32],
+        tokens: typing.Any = None,
+        prompt_tokens: int | None = None,
+    ) -> int:
         """
-        Token id drawn from float32 logits [vocab].
+        Token id drawn from float32 logits [vocab]. tokens: what came before, of which the first prompt_tokens (None: all) are the prompt; the draw's number is that of the others. Without tokens nothing was seen and each call is the next draw.
         """
 
 class EngineEvent:
@@ -840,6 +852,13 @@ class Engine:
         top_k: int = 40,
         top_p: typing.SupportsFloat | typing.SupportsIndex = 0.949999988079071,
         min_p: typing.SupportsFloat | typing.SupportsIndex = 0.05000000074505806,
+        typical_p: typing.SupportsFloat | typing.SupportsIndex = 1.0,
+        top_n_sigma: typing.SupportsFloat | typing.SupportsIndex = -1.0,
+        repeat_penalty: typing.SupportsFloat | typing.SupportsIndex = 1.0,
+        repeat_last_n: int = 64,
+        presence_penalty: typing.SupportsFloat | typing.SupportsIndex = 0.0,
+        frequency_penalty: typing.SupportsFloat | typing.SupportsIndex = 0.0,
+        logit_bias: dict = {},
         seed: int = 0,
         stop_tokens: typing.Any = (),
         logprobs: int | None = None,
@@ -847,9 +866,10 @@ class Engine:
         tenant: str = "default",
         priority: int = 0,
         use_cache: bool = True,
+        choices: int = 1,
     ) -> int:
         """
-        Queues a request and returns its id. max_tokens is cut to what context and pool allow. Raises InvalidArgument, or Busy if the queue is full or the engine stopped.
+        Queues a request and returns its id, of several choices that of the first, from which the others' ids and seeds go on. max_tokens is cut to what context and pool allow. Raises InvalidArgument, or Busy if the queue is full or the engine stopped.
         """
 
 def abandon(arg0: typing.Any) -> None:

@@ -9,8 +9,8 @@ from __future__ import annotations
 import asyncio
 import select
 from collections import deque
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING
 from weakref import WeakValueDictionary
 
@@ -31,6 +31,15 @@ class GenerateRequest:
         top_k: 0 is off.
         top_p: 1 is off.
         min_p: 0 is off.
+        typical_p: 1 is off.
+        top_n_sigma: 0 and less is off.
+        repeat_penalty: 1 is off; divides positive logits of tokens that were seen and multiplies
+            others.
+        repeat_last_n: how many of the last tokens, of prompt and answer, count as seen; 0 is off,
+            -1 all.
+        presence_penalty: subtracted from logits of tokens generated so far, -2 to 2.
+        frequency_penalty: the same, times how often they were.
+        logit_bias: token id to what is added to its logit, -100 to 100, or minus infinity.
         seed: of the draws, 0 to 2**64 - 1.
         stop_tokens: generation ends *with* one of these.
         logprobs: None for none, n for the chosen token and the n most likely (at most 20).
@@ -38,6 +47,7 @@ class GenerateRequest:
         tenant: whose counters are moved.
         priority: higher goes first and is preempted last.
         use_cache: False computes the whole prompt.
+        choices: answers to the prompt, 1 to 128, with the seeds seed, seed + 1, …
     """
 
     prompt: Sequence[int]
@@ -46,6 +56,13 @@ class GenerateRequest:
     top_k: int = 40
     top_p: float = 0.95
     min_p: float = 0.05
+    typical_p: float = 1.0
+    top_n_sigma: float = -1.0
+    repeat_penalty: float = 1.0
+    repeat_last_n: int = 64
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    logit_bias: Mapping[int, float] = field(default_factory=dict)
     seed: int = 0
     stop_tokens: Sequence[int] = ()
     logprobs: int | None = None
@@ -53,10 +70,12 @@ class GenerateRequest:
     tenant: str = "default"
     priority: int = 0
     use_cache: bool = True
+    choices: int = 1
 
     def submit(self, core: _core.Engine) -> int:
-        """Queues it and returns its id. Raises InvalidArgument, or Busy: try again later."""
-        return core.submit(**{field.name: getattr(self, field.name) for field in fields(self)})
+        """Queues it and returns its id, from which those of further choices go on. Raises
+        InvalidArgument, or Busy: try again later."""
+        return core.submit(**{each.name: getattr(self, each.name) for each in fields(self)})
 
 
 class Generation:
@@ -149,21 +168,26 @@ class AsyncEngine:
         self._dispatch()
 
     def generate(self, request: GenerateRequest) -> Generation:
-        """Queues `request`.
+        """Queues `request`; its first choice.
 
         Raises:
             pykv.InvalidArgument: the message names value and limit.
             pykv.Busy: the queue is full, or the engine is not started.
             pykv.Error: called in another event loop than start().
         """
+        return self.generate_choices(request)[0]
+
+    def generate_choices(self, request: GenerateRequest) -> list[Generation]:
+        """Queues `request`; all its choices, each with a seed of its own. Raises as generate()."""
         if self._loop is None:
             raise _core.Busy(
                 "[AsyncEngine.generate] the engine is not started; await start() first"
             )
         self._check_loop("generate", asyncio.get_running_loop())
-        generation = Generation(self, request.submit(self._core))
-        self._open[generation.request_id] = generation
-        return generation
+        first = request.submit(self._core)
+        generations = [Generation(self, first + i) for i in range(request.choices)]
+        self._open.update((each.request_id, each) for each in generations)
+        return generations
 
     def _check_loop(self, method: str, running: asyncio.AbstractEventLoop) -> None:
         if running is not self._loop:

@@ -75,13 +75,14 @@ class Dispatcher:
         self._thread = threading.Thread(target=self._run, name="pykv-events", daemon=True)
         self._thread.start()
 
-    def submit(self, request: GenerateRequest) -> tuple[int, Mailbox]:
-        """Queues a request. Raises InvalidArgument, or Busy."""
-        box = Mailbox()
+    def submit(self, request: GenerateRequest) -> dict[int, Mailbox]:
+        """Queues a request; a mailbox for each of its choices, by their ids. Raises
+        InvalidArgument, or Busy."""
         with self._lock:  # its events are handed out after it is known here
-            request_id = request.submit(self._core)
-            self._boxes[request_id] = box
-        return request_id, box
+            first = request.submit(self._core)
+            boxes = {first + i: Mailbox() for i in range(request.choices)}
+            self._boxes.update(boxes)
+        return boxes
 
     def cancel(self, request_id: int) -> None:
         """Takes effect within a step. No effect after `close`, or if it has ended."""

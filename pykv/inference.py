@@ -128,7 +128,18 @@ class Engine:
             pykv.InvalidArgument: the message names value and limit.
             pykv.Busy: too many requests wait, or the engine is closed.
         """
-        return self._submit(self.tokens(prompt), max_tokens, options, None)
+        return self._submit(self.tokens(prompt), max_tokens, options)[0]
+
+    def streams(
+        self,
+        prompt: Prompt,
+        choices: int,
+        max_tokens: int | None = None,
+        **options: Unpack[GenerateOptions],
+    ) -> list[Stream]:
+        """Begins several answers to one prompt, which is computed once, with the seeds `seed`,
+        `seed` + 1, … Raises as `stream`."""
+        return self._submit(self.tokens(prompt), max_tokens, options, choices=choices)
 
     def generate(
         self,
@@ -191,8 +202,9 @@ class Engine:
         tokens: list[int],
         max_tokens: int | None,
         options: GenerateOptions,
-        on_token: Callable[[int], None] | None,
-    ) -> Stream:
+        on_token: Callable[[int], None] | None = None,
+        choices: int = 1,
+    ) -> list[Stream]:
         fields: dict[str, Any] = {"stop_tokens": sorted(self.tokenizer.eog_ids), **options}
         stop = fields.pop("stop", ())
         stops = (stop,) if isinstance(stop, str) else tuple(stop)
@@ -202,5 +214,10 @@ class Engine:
         if unknown:
             raise TypeError(f"[Engine.stream] unknown options: {', '.join(sorted(unknown))}")
         room = max(self.context - len(tokens), 1)
-        request = GenerateRequest(tokens, room if max_tokens is None else max_tokens, **fields)
-        return Stream(self._dispatcher, self.tokenizer, request, stops, on_token)
+        fields |= {"max_tokens": room if max_tokens is None else max_tokens, "choices": choices}
+        request = GenerateRequest(prompt=tokens, **fields)
+        boxes = self._dispatcher.submit(request)
+        return [
+            Stream(self._dispatcher, self.tokenizer, request, each, box, stops, on_token)
+            for each, box in boxes.items()
+        ]

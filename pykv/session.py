@@ -58,7 +58,7 @@ class Session:
         self._stop()
         self._running = self._engine._submit(
             list(self._tokens), max_tokens, {**self._options, **options}, self._tokens.append
-        )
+        )[0]
         return self._running
 
     def generate(

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypedDict
 
 from pykv import _core
-from pykv.engine import GenerateRequest
 from pykv.text import Assembler, TokenInfo
 
 if TYPE_CHECKING:
     from types import TracebackType
 
     from pykv._core import EngineEvent
-    from pykv.events import Dispatcher
+    from pykv.engine import GenerateRequest
+    from pykv.events import Dispatcher, Mailbox
     from pykv.tokenizer import Tokenizer
 
 
@@ -30,6 +30,13 @@ class GenerateOptions(TypedDict, total=False):
     top_k: int
     top_p: float
     min_p: float
+    typical_p: float
+    top_n_sigma: float
+    repeat_penalty: float
+    repeat_last_n: int
+    presence_penalty: float
+    frequency_penalty: float
+    logit_bias: Mapping[int, float]
     seed: int
     stop: Sequence[str]
     stop_tokens: Sequence[int]
@@ -84,9 +91,13 @@ class Stream:
         dispatcher: Dispatcher,
         tokenizer: Tokenizer,
         request: GenerateRequest,
+        request_id: int,
+        mailbox: Mailbox,
         stop: Sequence[str],
         on_token: Callable[[int], None] | None = None,
     ) -> None:
+        self.request_id = request_id
+        self._mailbox = mailbox
         self.tokens: list[int] = []
         self.cached_tokens = 0
         self._dispatcher = dispatcher
@@ -98,7 +109,6 @@ class Stream:
         )
         self._completion: Completion | None = None
         self._closed = False
-        self.request_id, self._mailbox = dispatcher.submit(request)
 
     @property
     def text(self) -> str:
@@ -172,8 +182,7 @@ class Stream:
         self.close()
 
     def __del__(self) -> None:
-        if hasattr(self, "_mailbox"):  # it was queued
-            self.cancel()
+        self.cancel()
 
     def _whole(self) -> Completion:
         if self._completion is None:

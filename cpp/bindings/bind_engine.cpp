@@ -11,6 +11,7 @@
 #include "cache_bindings.h"
 #include "pykv/engine.h"
 #include "pykv/errors.h"
+#include "sampling_arguments.h"
 
 namespace py = pybind11;
 
@@ -19,21 +20,6 @@ namespace {
 
 constexpr std::int64_t kMaxUint32 = 0xffffffff;
 constexpr std::int64_t kMaxPriority = 1000;
-
-// Seeds use all 64 bits, one more than to_int() knows.
-std::uint64_t to_uint64(const PyInt& argument, const std::string& what) {
-  const auto number = py::reinterpret_steal<py::object>(PyNumber_Index(argument.value.ptr()));
-  if (number) {
-    const unsigned long long result = PyLong_AsUnsignedLongLong(number.ptr());
-    if (PyErr_Occurred() == nullptr) return result;
-  }
-  PyErr_Clear();
-  if (!number) throw py::type_error(what + " must be an int, not " + Py_TYPE(argument.value.ptr())->tp_name);
-  const bool short_enough = py::cast<std::uint64_t>(number.attr("bit_length")()) <= 128;
-  throw InvalidArgument(what + " is " +
-                        (short_enough ? py::str(number).cast<std::string>() : "of over 128 bits") +
-                        ", must be 0 to 2**64 - 1");
-}
 
 std::uint32_t submit_int(const PyInt& argument, const char* name, std::int64_t lowest = 0,
                          std::int64_t highest = kMaxUint32) {
@@ -195,22 +181,20 @@ class PyEngine {
 struct SubmitArgs {
   py::object prompt;
   PyInt max_tokens;
-  SamplingParams sampling;
-  PyInt top_k, seed;
+  SamplingArgs sampling;
   py::object stop_tokens;
   std::optional<PyInt> logprobs;
   PyInt name_space;
   std::string tenant;
   PyInt priority;
   bool use_cache;
+  PyInt choices;
 
   EngineRequest request() const {
     EngineRequest out;
     out.prompt = to_tokens(prompt, "[Engine.submit] prompt");
     out.max_tokens = submit_int(max_tokens, "max_tokens", 1);
-    out.sampling = sampling;
-    out.sampling.top_k = submit_int(top_k, "top_k");
-    out.sampling.seed = to_uint64(seed, "[Engine.submit] seed");
+    out.sampling = sampling.params("[Engine.submit] ");
     out.stop_tokens = to_tokens(stop_tokens, "[Engine.submit] stop_tokens");
     if (logprobs) out.logprobs = submit_int(*logprobs, "logprobs", 0, 20);
     out.name_space = NamespaceId{submit_int(name_space, "name_space")};
@@ -218,6 +202,7 @@ struct SubmitArgs {
     out.priority =
         static_cast<int>(to_int64(priority.value, "[Engine.submit] priority", -kMaxPriority, kMaxPriority));
     out.use_cache = use_cache;
+    out.choices = submit_int(choices, "choices", 1);
     return out;
   }
 };
@@ -258,7 +243,6 @@ void bind_event(py::module_& m) {
 
 void bind_engine(py::module_& m) {
   bind_event(m);
-  const SamplingParams sampling;
   using OptionalInt = const std::optional<PyInt>&;
   using Unlocked = py::call_guard<py::gil_scoped_release>;
   py::class_<PyEngine>(
@@ -287,20 +271,32 @@ void bind_engine(py::module_& m) {
       .def(
           "submit",
           [](PyEngine& e, const py::object& prompt, const PyInt& max_tokens, float temperature,
-             const PyInt& top_k, float top_p, float min_p, const PyInt& seed, const py::object& stop_tokens,
-             const std::optional<PyInt>& logprobs, const PyInt& name_space, const std::string& tenant,
-             const PyInt& priority, bool use_cache) {
-            const SamplingParams given{.temperature = temperature, .top_p = top_p, .min_p = min_p};
-            return submit(e, {prompt, max_tokens, given, top_k, seed, stop_tokens, logprobs, name_space,
-                              tenant, priority, use_cache});
+             const PyInt& top_k, float top_p, float min_p, float typical_p, float top_n_sigma,
+             float repeat_penalty, const PyInt& repeat_last_n, float presence_penalty,
+             float frequency_penalty, const py::dict& logit_bias, const PyInt& seed,
+             const py::object& stop_tokens, const std::optional<PyInt>& logprobs, const PyInt& name_space,
+             const std::string& tenant, const PyInt& priority, bool use_cache, const PyInt& choices) {
+            const SamplingArgs sampling{temperature,
+                                        top_k,
+                                        top_p,
+                                        min_p,
+                                        typical_p,
+                                        top_n_sigma,
+                                        repeat_penalty,
+                                        repeat_last_n,
+                                        presence_penalty,
+                                        frequency_penalty,
+                                        logit_bias,
+                                        seed};
+            return submit(e, {prompt, max_tokens, sampling, stop_tokens, logprobs, name_space, tenant,
+                              priority, use_cache, choices});
           },
-          py::arg("prompt"), py::arg("max_tokens"), py::kw_only(),
-          py::arg("temperature") = sampling.temperature, py::arg("top_k") = sampling.top_k,
-          py::arg("top_p") = sampling.top_p, py::arg("min_p") = sampling.min_p,
-          py::arg("seed") = sampling.seed, py::arg("stop_tokens") = py::tuple(),
-          py::arg("logprobs") = py::none(), py::arg("name_space") = 0, py::arg("tenant") = "default",
-          py::arg("priority") = 0, py::arg("use_cache") = true,
-          "Queues a request and returns its id. max_tokens is cut to what context and pool allow. "
+          py::arg("prompt"), py::arg("max_tokens"), py::kw_only(), PYKV_SAMPLING_ARGUMENTS,
+          py::arg("stop_tokens") = py::tuple(), py::arg("logprobs") = py::none(), py::arg("name_space") = 0,
+          py::arg("tenant") = "default", py::arg("priority") = 0, py::arg("use_cache") = true,
+          py::arg("choices") = 1,
+          "Queues a request and returns its id, of several choices that of the first, from which the others' "
+          "ids and seeds go on. max_tokens is cut to what context and pool allow. "
           "Raises InvalidArgument, or Busy if the queue is full or the engine stopped.")
       .def(
           "cancel",

@@ -6,6 +6,8 @@
 
 #include <filesystem>
 #include <memory>
+#include <optional>
+#include <vector>
 
 #include "arguments.h"
 #include "bindings.h"
@@ -13,6 +15,7 @@
 #include "pykv/gguf.h"
 #include "pykv/model.h"
 #include "pykv/sampling.h"
+#include "sampling_arguments.h"
 
 namespace py = pybind11;
 
@@ -185,18 +188,45 @@ void bind_decoder(py::module_& m) {
 void bind_sampling(py::module_& m) {
   py::class_<Sampler>(
       m, "Sampler",
-      "Chooses tokens. Order of filters: top_k, top_p, min_p, temperature, draw. temperature 0 is "
-      "greedy; top_k 0, top_p 1 and min_p 0 are off. Raises InvalidArgument.")
-      .def(py::init([](float temperature, const PyInt& top_k, float top_p, float min_p, const PyInt& seed) {
-             return Sampler({temperature, to_int<std::uint32_t>(top_k, "[Sampler] top_k"), top_p, min_p,
-                             to_int<std::uint64_t>(seed, "[Sampler] seed")});
+      "Chooses tokens. Order as in llama.cpp: logit_bias, penalties, top_n_sigma, top_k, typical_p, top_p, "
+      "min_p, temperature, draw. temperature 0 is greedy; top_k 0, top_p 1, min_p 0, typical_p 1, "
+      "top_n_sigma 0, penalties 0 and repeat_penalty 1 are off. Raises InvalidArgument.")
+      .def(py::init([](float temperature, const PyInt& top_k, float top_p, float min_p, float typical_p,
+                       float top_n_sigma, float repeat_penalty, const PyInt& repeat_last_n,
+                       float presence_penalty, float frequency_penalty, const py::dict& logit_bias,
+                       const PyInt& seed) {
+             const SamplingArgs args{temperature,
+                                     top_k,
+                                     top_p,
+                                     min_p,
+                                     typical_p,
+                                     top_n_sigma,
+                                     repeat_penalty,
+                                     repeat_last_n,
+                                     presence_penalty,
+                                     frequency_penalty,
+                                     logit_bias,
+                                     seed};
+             return Sampler(args.params("[Sampler] "));
            }),
-           py::kw_only(), py::arg("temperature") = SamplingParams{}.temperature,
-           py::arg("top_k") = SamplingParams{}.top_k, py::arg("top_p") = SamplingParams{}.top_p,
-           py::arg("min_p") = SamplingParams{}.min_p, py::arg("seed") = SamplingParams{}.seed)
+           py::kw_only(), PYKV_SAMPLING_ARGUMENTS)
       .def(
-          "sample", [](Sampler& s, const Logits& logits) { return s.sample(logits_span(logits)); },
-          py::arg("logits"), "Token id drawn from float32 logits [vocab].");
+          "sample",
+          [](Sampler& s, const Logits& logits, const py::object& tokens,
+             const std::optional<PyInt>& prompt_tokens) {
+            if (tokens.is_none()) return s.sample(logits_span(logits));
+            const std::vector<Token> seen = to_tokens(tokens, "[Sampler.sample] tokens");
+            const auto all = static_cast<std::uint32_t>(seen.size());
+            const std::uint32_t prompt =
+                prompt_tokens
+                    ? to_int<std::uint32_t>(*prompt_tokens, "[Sampler.sample] prompt_tokens", 0, all)
+                    : all;
+            return s.sample(logits_span(logits), {.tokens = seen, .prompt_tokens = prompt});
+          },
+          py::arg("logits"), py::arg("tokens") = py::none(), py::arg("prompt_tokens") = py::none(),
+          "Token id drawn from float32 logits [vocab]. tokens: what came before, of which the first "
+          "prompt_tokens (None: all) are the prompt; the draw's number is that of the others. Without "
+          "tokens nothing was seen and each call is the next draw.");
   m.def(
       "top_logprobs",
       [](const Logits& logits, const PyInt& count) {

@@ -18,6 +18,7 @@ from pykv.text import Assembler, Part
 
 if TYPE_CHECKING:
     from pykv._core import EngineEvent
+    from pykv.engine import Generation
 
 T = TypeVar("T")
 
@@ -47,12 +48,22 @@ class Usage:
 class Answer:
     """The answer to one prompt: `await begin()`, iterate once, always `close()`.
 
-    After the last part `finish_reason` is "stop" or "length" and `usage` is complete.
+    After the last part `finish_reason` is "stop" or "length" and `usage` is complete. Of several
+    answers to one prompt the first counts its tokens.
     """
 
-    def __init__(self, service: Service, prompt: PromptTokens, settings: Settings) -> None:
+    def __init__(
+        self,
+        service: Service,
+        prompt: PromptTokens,
+        settings: Settings,
+        generation: Generation,
+        *,
+        first: bool = True,
+    ) -> None:
         self.finish_reason = ""
-        self.usage = Usage(prompt_tokens=len(prompt.ids))
+        self.usage = Usage(prompt_tokens=len(prompt.ids) if first else 0)
+        self._counts_prompt = first
         self._service = service
         self._prompt = prompt
         self._ids: list[int] = []
@@ -64,7 +75,7 @@ class Answer:
             tokenizer.eog_ids,
             keep_tokens=settings.logprobs is not None,
         )
-        self._generation = service.submit(prompt.ids, settings)
+        self._generation = generation
         self._events: AsyncIterator[EngineEvent] = aiter(self._generation)
         self._first: EngineEvent | None = None
 
@@ -90,7 +101,7 @@ class Answer:
                 await self._remember()
                 return
             else:
-                self.usage.cached_tokens = event.cached_tokens
+                self._count_cached(event)
             event = await anext(self._events, None)
         if not self._assembler.stopped:
             raise stopping()
@@ -121,13 +132,17 @@ class Answer:
 
     def _finish(self, event: EngineEvent) -> Part:
         self._check(event)
-        self.usage.cached_tokens = event.cached_tokens
+        self._count_cached(event)
         if self._assembler.stopped:
             return Part()
         part = self._assembler.finish()
         self._shown.append(part.text)
         self.finish_reason = "stop" if self._assembler.stopped else event.reason
         return part
+
+    def _count_cached(self, event: EngineEvent) -> None:
+        if self._counts_prompt:
+            self.usage.cached_tokens = event.cached_tokens
 
     async def _remember(self) -> None:
         """So that the chat's next turn finds this answer's tokens."""
@@ -139,11 +154,15 @@ class Answer:
 async def open_answers(
     service: Service, prompts: Sequence[PromptTokens], settings: Settings
 ) -> list[Answer]:
-    """Answers that have begun, or ApiError and none is left running."""
+    """Answers that have begun, `n` for each prompt, or ApiError and none is left running."""
     answers: list[Answer] = []
     try:
         for prompt in prompts:
-            answers.append(Answer(service, prompt, settings))
+            choices = service.submit(prompt.ids, settings)
+            answers += [
+                Answer(service, prompt, settings, generation, first=index == 0)
+                for index, generation in enumerate(choices)
+            ]
         for answer in answers:
             await answer.begin()
     except BaseException:

@@ -19,7 +19,7 @@ from pykv.server.sse import DONE, EventStream
 async def _stream(
     answers: Sequence[Answer], frame: Frame, settings: Settings
 ) -> AsyncGenerator[bytes, None]:
-    for data in frame.opening():
+    for data in frame.opening(len(answers)):
         yield data
     async with aclosing(merge(answers)) as parts:
         async for index, part in parts:

@@ -48,8 +48,8 @@ class Frame:
         """One entry of `choices` in a chunk; no part: the answer's end."""
         raise NotImplementedError
 
-    def opening(self) -> list[bytes]:
-        """Events before the first part."""
+    def opening(self, count: int) -> list[bytes]:
+        """Events before the first part of so many answers."""
         return []
 
     def whole(self, answers: Sequence[Answer], parts: Sequence[Part]) -> dict[str, Any]:
@@ -92,9 +92,9 @@ class ChatFrame(Frame):
         text = {} if part is None else {"content": part.text}
         return self._choice(index, "delta", text, part, reason)
 
-    def opening(self) -> list[bytes]:
+    def opening(self, count: int) -> list[bytes]:
         role = {"role": "assistant", "content": ""}
-        return [self.chunk(self._choice(0, "delta", role, None, None))]
+        return [self.chunk(self._choice(i, "delta", role, None, None)) for i in range(count)]
 
 
 class CompletionFrame(Frame):

@@ -44,6 +44,20 @@ class Limits:
     """0 is greedy."""
     top_k: int = COUNT_MAX
     """0 switches the filter off."""
+    top_n_sigma: float = 1000.0
+    """0 and -1 switch the filter off."""
+    repeat_penalty: float = 1000.0
+    """At least its inverse; 1 is off."""
+    repeat_last_n: int = COUNT_MAX
+    """0 is off, -1 all tokens."""
+    penalty: float = 2.0
+    """presence_penalty and frequency_penalty, also negative ones."""
+    bias: float = 100.0
+    """Of one token in logit_bias, also a negative one."""
+    biases: int = 1024
+    """Entries of logit_bias."""
+    choices: int = 128
+    """Answers to one prompt (n)."""
     seed: int = 2**64 - 1
     """0 is an ordinary seed; without one the server draws one."""
     name_chars: int = 256

@@ -32,6 +32,14 @@ def check_integer(value: object, param: str, low: int, high: int) -> int:
     return value
 
 
+def check_number(value: object, param: str, low: float, high: float) -> float:
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise invalid(param, f"{param} must be a number, not {shown(value)}.", "invalid_type")
+    if not low <= value <= high:  # also false for infinity, which 1e999 is read as
+        raise invalid(param, f"{param} is {shown(value)}; it must be {low:g} … {high:g}.")
+    return float(value)
+
+
 def check_tokens(value: list[object], param: str, vocab: int) -> list[int]:
     """Token ids in [0, vocab)."""
     tokens: list[int] = []
@@ -64,13 +72,7 @@ class Reader:
 
     def number(self, name: str, low: float, high: float, otherwise: float) -> float:
         value = self._body.get(name)
-        if value is None:
-            return otherwise
-        if isinstance(value, bool) or not isinstance(value, (int, float)):
-            raise invalid(name, f"{name} must be a number, not {shown(value)}.", "invalid_type")
-        if not low <= value <= high:  # also false for infinity, which 1e999 is read as
-            raise invalid(name, f"{name} is {shown(value)}; it must be {low:g} … {high:g}.")
-        return float(value)
+        return otherwise if value is None else check_number(value, name, low, high)
 
     def boolean(self, name: str, otherwise: bool) -> bool:
         value = self._body.get(name)

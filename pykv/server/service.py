@@ -6,8 +6,9 @@ import asyncio
 import secrets
 import time
 from collections.abc import Sequence
+from dataclasses import fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from pykv import _core
 from pykv.engine import AsyncEngine, GenerateRequest
@@ -16,6 +17,8 @@ from pykv.server.errors import ApiError, context_exceeded, from_core, invalid, s
 from pykv.server.history import History, PromptTokens, Tail
 from pykv.server.limits import LIMITS, Limits
 from pykv.server.namespaces import Namespaces
+from pykv.server.reader import check_integer
+from pykv.server.sampling import NEVER, Sampling
 from pykv.server.settings import Prompt, Settings
 
 if TYPE_CHECKING:
@@ -28,7 +31,7 @@ class EngineLike(Protocol):
 
     async def start(self) -> None: ...
     async def stop(self) -> None: ...
-    def generate(self, request: GenerateRequest, /) -> Generation: ...
+    def generate_choices(self, request: GenerateRequest, /) -> Sequence[Generation]: ...
 
 
 class Service:
@@ -140,8 +143,8 @@ class Service:
             raise context_exceeded(len(prompt.ids), self.context, param)
         return prompt
 
-    def submit(self, tokens: list[int], settings: Settings) -> Generation:
-        """Queues a request. ApiError if the engine does not take it."""
+    def submit(self, tokens: list[int], settings: Settings) -> Sequence[Generation]:
+        """Queues a request; its choices. ApiError if the engine does not take it."""
         if self.stopping:
             raise stopping()
         room = self.context - len(tokens)
@@ -149,20 +152,32 @@ class Service:
         request = GenerateRequest(
             prompt=tokens,
             max_tokens=room if settings.max_tokens is None else min(settings.max_tokens, room),
-            temperature=settings.temperature,
-            top_k=settings.top_k,
-            top_p=settings.top_p,
-            min_p=settings.min_p,
             seed=seed,
+            choices=settings.n,
             stop_tokens=sorted(self.tokenizer.eog_ids),
             logprobs=settings.logprobs,
             name_space=self.namespaces.number(settings.cache_salt),
             use_cache=settings.use_cache,
+            **self._sampling(settings.sampling),
         )
         try:
-            return self.engine.generate(request)
+            return self.engine.generate_choices(request)
         except Exception as error:
             refusal = from_core(error)
             if refusal is None:
                 raise
             raise refusal from None
+
+    def _sampling(self, sampling: Sampling) -> dict[str, Any]:
+        """Fields of GenerateRequest."""
+        values = {field.name: getattr(sampling, field.name) for field in fields(sampling)}
+        biases: dict[int, float] = {}
+        for name, bias in values.pop("logit_bias"):
+            ids = [name]
+            if isinstance(name, str):
+                ids = self.tokenizer.encode(name, add_special=False)
+            for token in ids:
+                biases[check_integer(token, "logit_bias", 0, self.vocab - 1)] = bias
+        if values.pop("ignore_eos"):
+            biases |= dict.fromkeys(self.tokenizer.eog_ids, NEVER)
+        return values | {"logit_bias": biases}

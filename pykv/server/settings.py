@@ -10,6 +10,7 @@ from pykv.server.errors import invalid, shown, unsupported
 from pykv.server.fields import check_fields
 from pykv.server.limits import Limits
 from pykv.server.reader import Reader, check_text, check_tokens
+from pykv.server.sampling import Sampling, parse_sampling
 
 DEFAULT_COMPLETION_TOKENS = 16
 """max_tokens of /v1/completions when absent, as OpenAI defines it."""
@@ -25,10 +26,8 @@ class Settings:
     stream: bool
     include_usage: bool
     max_tokens: int | None
-    temperature: float
-    top_k: int
-    top_p: float
-    min_p: float
+    n: int
+    sampling: Sampling
     seed: int | None
     stops: tuple[str, ...]
     logprobs: int | None
@@ -78,16 +77,13 @@ def _settings(
     reader: Reader, limits: Limits, *, max_tokens: int | None, logprobs: int | None
 ) -> Settings:
     stream = reader.boolean("stream", False)
-    top_k = reader.integer("top_k", 0, limits.top_k)
     return Settings(
         model=reader.text("model", limits.name_chars),
         stream=stream,
         include_usage=_include_usage(reader, stream),
         max_tokens=max_tokens,
-        temperature=reader.number("temperature", 0, limits.temperature, 0.8),
-        top_k=40 if top_k is None else top_k,
-        top_p=reader.number("top_p", 0, 1, 0.95),
-        min_p=reader.number("min_p", 0, 1, 0.05),
+        n=reader.integer("n", 1, limits.choices) or 1,
+        sampling=parse_sampling(reader, limits),
         seed=reader.integer("seed", 0, limits.seed),
         stops=_stops(reader.get("stop"), limits),
         logprobs=logprobs,

@@ -168,12 +168,13 @@ class ScriptedEngine:
         for generation in self.generations:
             generation.cancel()
 
-    def generate(self, request: Any) -> ScriptedGeneration:
+    def generate_choices(self, request: Any) -> list[ScriptedGeneration]:
         if self.refuse is not None:
             raise self.refuse
         self.requests.append(request)
-        self.generations.append(ScriptedGeneration(self, request, self.script))
-        return self.generations[-1]
+        made = [ScriptedGeneration(self, request, self.script) for _ in range(request.choices)]
+        self.generations += made
+        return made
 
     def cached_tokens(self, request: Any) -> int:
         before = [r for r in self.requests[:-1] if r.prompt == request.prompt]

@@ -37,6 +37,12 @@ def nothing_is_submitted(engine: ScriptedEngine) -> Any:
 
 
 COUNTS = [True, "5", 1.5, [], {}, -1, -HUGE, HUGE, 2**31, 10**400]
+BIASES = [
+    5, "x", True, [1], [[1]], [[1, 2, 3]], [[True, 1]], [["", 1]], [[VOCAB, 1]], [[-1, 1]],
+    [[HUGE, 1]], [[1, True]], [[1, "1"]], [[1, 101]], [[1, -10**400]], [["\ud800", 1]],
+    {"5": 100.5}, {"5": None}, {"a": 1}, {"-1": 1}, {"1.0": 1}, {str(VOCAB): 1}, {"9" * 500: 1},
+    {"²": 1}, {str(i): 1 for i in range(1025)},
+]  # fmt: skip
 NUMBERS = [True, "1", [], -0.1, -1e300, 1e9, HUGE, 10**400]
 
 
@@ -57,10 +63,16 @@ NUMBERS = [True, "1", [], -0.1, -1e300, 1e9, HUGE, 10**400]
         *[("model", value) for value in (1, "x" * 257, ["tiny"])],
         *[("stop", value) for value in (1, "", ["a", ""], [1], "x" * 257, ["a"] * 17, {})],
         *[("stream_options", value) for value in ({"include_usage": True}, 1)],
-        *[("n", value) for value in (0, 2, 128, True, "1", HUGE, -1)],
-        *[("presence_penalty", value) for value in (0.5, False, "0")],
-        *[("frequency_penalty", value) for value in (0.5, -2)],
-        *[("logit_bias", value) for value in ({"5": -100}, [1])],
+        *[("n", value) for value in (0, 129, True, "1", HUGE, -1, 1.0)],
+        *[("typical_p", value) for value in NUMBERS],
+        *[("top_n_sigma", value) for value in (True, "1", -2, 1001, 10**400)],
+        *[("repeat_penalty", value) for value in (True, "1", 0, -1, 1001, 10**400)],
+        *[("repetition_penalty", value) for value in (True, "1", 0, -1, 1001, 10**400)],
+        *[("repeat_last_n", value) for value in (True, "1", 1.5, -2, HUGE, 10**400)],
+        *[("presence_penalty", value) for value in (2.5, -2.1, False, "0", 10**400)],
+        *[("frequency_penalty", value) for value in (2.5, -2.1, False, "0", 10**400)],
+        *[("logit_bias", value) for value in BIASES],
+        *[("ignore_eos", value) for value in (1, "true")],
         *[("tools", value) for value in ([{"type": "function"}], 5)],
         *[("tool_choice", value) for value in ("required", {"type": "function"})],
         *[("response_format", value) for value in ({"type": "json_object"}, "text")],
@@ -69,7 +81,6 @@ NUMBERS = [True, "1", [], -0.1, -1e300, 1e9, HUGE, 10**400]
         ("chat_template", "{{ 1 }}"),
         ("grammar", "root ::= 'a'"),
         ("json_schema", {"type": "object"}),
-        ("ignore_eos", True),
         ("id_slot", 99),
         ("modalities", ["text", "audio"]),
         ("reasoning_effort", "high"),
@@ -89,7 +100,7 @@ def test_chat_fields(client: Client, field: str, value: Any) -> None:
         ("echo", True),
         ("suffix", "end"),
         ("best_of", 3),
-        ("n", 2),
+        ("n", 129),
         ("prompt", []),
         ("prompt", ""),
         ("prompt", 5),

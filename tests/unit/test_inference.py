@@ -86,6 +86,17 @@ def test_logprobs_come_with_the_tokens(engine: pykv.Engine) -> None:
         assert info.top[0] == (token, info.logprob)
 
 
+def test_several_answers_compute_the_prompt_once(engine: pykv.Engine) -> None:
+    options: GenerateOptions = {"temperature": 1.0, "stop_tokens": ()}
+    before = computed(engine)
+    streams = engine.streams([9] * 100, 4, max_tokens=10, seed=3, **options)
+    tokens = [stream.result().tokens for stream in streams]
+    assert computed(engine) - before == 100
+    for index, own in enumerate(tokens):
+        alone = engine.generate([9] * 100, max_tokens=10, seed=3 + index, **options)
+        assert alone.tokens == own
+
+
 def test_ten_threads_share_one_engine(engine: pykv.Engine) -> None:
     prompts = [f"the cat {i}" for i in range(10)]
     alone = [engine.generate(p, max_tokens=12, **GREEDY).text for p in prompts]

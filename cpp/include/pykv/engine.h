@@ -36,6 +36,9 @@ struct EngineRequest {
   std::string tenant = "default";
   int priority = 0;       // higher is more important
   bool use_cache = true;  // false: do not match (still published)
+  // Answers to the prompt, 1 … 128, which is computed once: the others fork from it. They have
+  // ids of their own and the seeds sampling.seed, sampling.seed + 1, …
+  std::uint32_t choices = 1;
 };
 
 enum class FinishReason : std::uint8_t { none, stop, length, cancelled, failed };
@@ -114,7 +117,8 @@ class Engine {
   void stop();  // ends after the current step; open requests finish as cancelled
 
   // Validates and queues. Throws InvalidArgument (prompt too long, id out of range, …;
-  // messages name value and limit) or Busy (queue full).
+  // messages name value and limit) or Busy (queue full). The id of the first choice; the
+  // others have the ids that follow it.
   RequestId submit(EngineRequest request);
   void cancel(RequestId request);  // unknown or ended: no effect; takes effect within a step
 

@@ -12,6 +12,7 @@ namespace pykv::engine {
 namespace {
 
 constexpr std::uint32_t kMaxLogprobs = 20;
+constexpr std::uint32_t kMaxChoices = 128;
 constexpr std::size_t kMaxTenantBytes = 128;
 
 // A resumed session must find room for this many further tokens of each running one and
@@ -20,12 +21,15 @@ constexpr std::uint32_t kResumeRoom = 256;
 
 [[noreturn]] void refuse(const std::string& what) { throw InvalidArgument("[Engine.submit] " + what); }
 
-void check_tokens(const std::vector<Token>& tokens, const char* name, std::uint32_t vocab) {
-  for (std::size_t i = 0; i < tokens.size(); ++i) {
-    if (tokens[i] < 0 || static_cast<std::uint32_t>(tokens[i]) >= vocab)
-      refuse(std::string(name) + "[" + std::to_string(i) + "] is " + std::to_string(tokens[i]) +
-             "; token ids of this model are 0 to " + std::to_string(vocab - 1));
-  }
+void check_token(Token token, const std::string& name, std::uint32_t vocab) {
+  if (token < 0 || static_cast<std::uint32_t>(token) >= vocab)
+    refuse(name + " is " + std::to_string(token) + "; token ids of this model are 0 to " +
+           std::to_string(vocab - 1));
+}
+
+void check_tokens(const std::vector<Token>& tokens, const std::string& name, std::uint32_t vocab) {
+  for (std::size_t i = 0; i < tokens.size(); ++i)
+    check_token(tokens[i], name + "[" + std::to_string(i) + "]", vocab);
 }
 
 }  // namespace
@@ -48,7 +52,12 @@ void StepLoop::validate(const EngineRequest& request) const {
   if (request.tenant.empty() || request.tenant.size() > kMaxTenantBytes)
     refuse("tenant has " + std::to_string(request.tenant.size()) + " bytes; it needs 1 to " +
            std::to_string(kMaxTenantBytes));
+  if (request.choices < 1 || request.choices > kMaxChoices)
+    refuse("choices is " + std::to_string(request.choices) + "; it must be 1 to " +
+           std::to_string(kMaxChoices));
   pykv::validate(request.sampling);
+  for (const auto& [token, bias] : request.sampling.logit_bias)
+    check_token(token, "a token of logit_bias", decoder_.vocab());
 }
 
 RequestId StepLoop::submit(EngineRequest request) {

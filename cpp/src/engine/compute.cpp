@@ -124,8 +124,10 @@ void StepLoop::compute(const Batch& batch, Step& step) {
   }
   for (std::size_t i = 0; i < batch.sampled.size(); ++i) {
     const RequestId id = batch.sampled[i]->id;
+    const auto logits = std::span<const float>(logits_).subspan(i * vocab, vocab);
     try {
-      sample(*batch.sampled[i], std::span<const float>(logits_).subspan(i * vocab, vocab));
+      fork_choices(*batch.sampled[i], logits);
+      sample(*batch.sampled[i], logits);
     } catch (const std::exception& error) {
       fail(id, error.what());
     }
@@ -133,7 +135,7 @@ void StepLoop::compute(const Batch& batch, Step& step) {
 }
 
 void StepLoop::sample(Session& session, std::span<const float> logits) {
-  const Token token = session.sampler.sample(logits);
+  const Token token = session.sample(logits);
   const double now = config_.clock();
   metrics_.token(session, now);
   if (session.generated() == 0) session.first_token_at = now;

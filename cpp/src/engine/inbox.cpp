@@ -16,6 +16,7 @@ RequestId Inbox::submit(SessionPtr session) {
     throw Busy("[Engine.submit] " + std::to_string(queued) + " requests are waiting and queue_length is " +
                std::to_string(queue_length_) + "; try again later");
   const RequestId id = session->id = ++last_id_;
+  for (std::uint32_t i = 1; i < session->request.choices; ++i) session->choices.push_back(++last_id_);
   commands_.submitted.push_back(std::move(session));
   wake_.notify_one();
   return id;

@@ -114,11 +114,11 @@ void StepLoop::apply(Commands commands) {
   for (SessionPtr& session : commands.submitted) {
     insert(waiting_, std::move(session));
   }
-  for (const RequestId request : commands.cancelled) {
-    SessionPtr session = take(waiting_, request);
-    if (!session) session = take(running_, request);
-    if (session) finish(std::move(session), FinishReason::cancelled);
-  }
+  for (const RequestId request : commands.cancelled) cancel_now(request);
+}
+
+void StepLoop::cancel_now(RequestId request) {
+  if (SessionPtr session = take_out(request)) finish(std::move(session), FinishReason::cancelled);
 }
 
 SessionPtr StepLoop::take_running(RequestId id) { return take(running_, id); }
@@ -134,6 +134,7 @@ void StepLoop::leave_pool(Session& session) {
 }
 
 void StepLoop::finish(SessionPtr session, FinishReason reason, std::string error) {
+  finish_choices(*session, reason, error);
   EngineEvent event = session->event(EngineEvent::Kind::finished, config_.clock());
   event.reason = reason;
   event.error = std::move(error);

@@ -62,6 +62,7 @@ class StepLoop {
   void start_running(SessionPtr session);
   void wait_again(SessionPtr session);
   void leave_pool(Session& session);
+  void cancel_now(RequestId request);
   void finish(SessionPtr session, FinishReason reason, std::string error = {});
   void end_all(FinishReason reason, const std::string& error);
   void reclaim(std::uint32_t wanted);
@@ -85,6 +86,14 @@ class StepLoop {
   void compute(const Batch& batch, Step& step);
   void sample(Session& session, std::span<const float> logits);
   void fail(RequestId id, const std::string& error);
+
+  // choices.cpp
+  void fork_choices(Session& first, std::span<const float> logits);
+  // Takes a session out of the queue or the running ones. Its next choice takes its place.
+  SessionPtr take_out(RequestId id);
+  void succeed(SessionPtr& place, Session& first);
+  bool drop_choice(RequestId id);  // that has not begun; false: there is none
+  void finish_choices(Session& first, FinishReason reason, const std::string& error);
 
   Engine::Config config_;
   Decoder& decoder_;

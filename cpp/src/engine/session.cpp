@@ -13,6 +13,38 @@ Session::Session(EngineRequest from)
   request.prompt.clear();
 }
 
+std::unique_ptr<Session> Session::choice(RequestId other) const {
+  EngineRequest wanted = request;
+  wanted.prompt.assign(tokens.begin(), tokens.begin() + prompt_tokens);
+  wanted.sampling.seed = request.sampling.seed + (other - id);
+  wanted.use_cache = true;  // the prompt's cells are those of its own request
+  auto made = std::make_unique<Session>(std::move(wanted));
+  made->id = other;
+  made->max_tokens = max_tokens;
+  made->counted = prompt_tokens;
+  made->cached = cached;
+  made->submitted_at = submitted_at;
+  return made;
+}
+
+std::unique_ptr<Session> Session::successor() {
+  std::unique_ptr<Session> next = choice(choices.front());
+  next->choices.assign(choices.begin() + 1, choices.end());
+  choices.clear();
+  next->request.use_cache = request.use_cache;
+  next->seq = std::exchange(seq, std::nullopt);
+  next->stored = stored;
+  next->counted = counted;
+  next->computed = computed;
+  next->prompt_known = prompt_known;
+  next->preempted = preempted;
+  return next;
+}
+
+Token Session::sample(std::span<const float> logits) {
+  return sampler.sample(logits, {.tokens = tokens, .prompt_tokens = prompt_tokens});
+}
+
 Work Session::work() const {
   return {.name_space = request.name_space,
           .tokens = tokens,

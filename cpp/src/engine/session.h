@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -31,6 +32,8 @@ struct Session {
   bool prompt_known = false;   // the tree held the whole prompt when it was last matched
   bool preempted = false;      // waits to be resumed
 
+  std::vector<RequestId> choices;  // further ones, which begin when the prompt is computed
+
   double submitted_at = 0, admitted_at = 0, first_token_at = 0, last_token_at = 0;
   bool admitted_once = false;
 
@@ -38,6 +41,13 @@ struct Session {
   std::uint32_t pending() const { return static_cast<std::uint32_t>(tokens.size()) - stored; }
   std::uint32_t remaining() const { return max_tokens - generated(); }  // tokens to generate
   bool generating() const { return generated() > 0 && pending() == 1; }
+
+  // Another answer to the same prompt, as this one was when it was submitted.
+  std::unique_ptr<Session> choice(RequestId other) const;
+  // The first of `choices`, in the place of this session, which leaves the pool to it.
+  std::unique_ptr<Session> successor();
+  // The token after those that there are.
+  Token sample(std::span<const float> logits);
 
   Work work() const;
   EngineEvent event(EngineEvent::Kind kind, double now) const;  // with all counts and times so far

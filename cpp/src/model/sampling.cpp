@@ -1,18 +1,18 @@
 #include "pykv/sampling.h"
 
 #include <algorithm>
-#include <array>
-#include <bit>
 #include <cmath>
 #include <cstddef>
 #include <limits>
 #include <string>
+#include <unordered_map>
+#include <utility>
 
+#include "model/sampling_filters.h"
 #include "pykv/errors.h"
 
-// The draw must be the same everywhere: IEEE double arithmetic in a fixed order, an own
-// exponential instead of the C library's, and no fused multiply-add. (GCC does not fuse
-// with -std=c++20; Clang would.)
+// The draw must be the same everywhere: IEEE double arithmetic in a fixed order, no fused multiply-add. (GCC
+// does not fuse with -std=c++20; Clang would.)
 #if defined(__clang__)
 #pragma clang fp contract(off)
 #endif
@@ -20,119 +20,20 @@
 namespace pykv {
 namespace {
 
-constexpr float kLowest = -std::numeric_limits<float>::infinity();
+using namespace sampling;
 
-// e^x for x <= 0 within 1e-15 relative; 0 below e^-700.
-double exp_nonpositive(double x) {
-  if (!(x > -700.0)) return 0.0;
-  constexpr double kLog2E = 1.4426950408889634;
-  constexpr double kLn2High = 6.93147180369123816490e-01;  // 33 bits: n * kLn2High is exact
-  constexpr double kLn2Low = 1.90821492927058770002e-10;
-  constexpr std::array kTaylor{// 1 / 13! ... 1 / 0!
-                               1.6059043836821613e-10,
-                               2.08767569878681e-09,
-                               2.505210838544172e-08,
-                               2.755731922398589e-07,
-                               2.7557319223985893e-06,
-                               2.48015873015873e-05,
-                               0.0001984126984126984,
-                               0.001388888888888889,
-                               0.008333333333333333,
-                               0.041666666666666664,
-                               0.16666666666666666,
-                               0.5,
-                               1.0,
-                               1.0};
-  const auto n = static_cast<std::int64_t>(x * kLog2E - 0.5);  // nearest integer
-  const auto n_real = static_cast<double>(n);
-  const double r = (x - n_real * kLn2High) - n_real * kLn2Low;  // |r| <= ln(2) / 2
-  double sum = 0.0;
-  for (const double coefficient : kTaylor) sum = sum * r + coefficient;
-  return sum * std::bit_cast<double>((n + 1023) << 52U);
-}
-
-std::uint64_t splitmix64(std::uint64_t& state) {
-  std::uint64_t z = (state += 0x9e3779b97f4a7c15ULL);
+// The number `n` of the sequence that splitmix64 gives from a seed.
+std::uint64_t splitmix64(std::uint64_t seed, std::uint64_t n) {
+  std::uint64_t z = seed + (n + 1) * 0x9e3779b97f4a7c15ULL;
   z = (z ^ (z >> 30U)) * 0xbf58476d1ce4e5b9ULL;
   z = (z ^ (z >> 27U)) * 0x94d049bb133111ebULL;
   return z ^ (z >> 31U);
-}
-
-using Candidate = std::pair<float, Token>;
-
-// Whether `a` comes later in the order: most likely first, ties to the lower id.
-bool less_likely(const Candidate& a, const Candidate& b) {
-  return a.first != b.first ? a.first < b.first : a.second > b.second;
-}
-bool more_likely(const Candidate& a, const Candidate& b) { return less_likely(b, a); }
-
-float clean(float logit) { return std::isnan(logit) ? kLowest : logit; }
-
-// Weight of a logit relative to the highest one, at a temperature.
-double weight(float logit, float highest, double temperature) {
-  if (logit == highest) return 1.0;  // also if both are infinite
-  return exp_nonpositive((static_cast<double>(logit) - static_cast<double>(highest)) / temperature);
-}
-
-double sum_of_weights(const std::vector<Candidate>& candidates, float highest, double temperature) {
-  double sum = 0.0;
-  for (const Candidate& candidate : candidates) sum += weight(candidate.first, highest, temperature);
-  return sum;
-}
-
-Candidate most_likely(std::span<const float> logits) {
-  Candidate best{kLowest, 0};
-  for (std::size_t i = 0; i < logits.size(); ++i)
-    if (logits[i] > best.first) best = {logits[i], static_cast<Token>(i)};
-  return best;
 }
 
 void check_logits(std::span<const float> logits, const char* where) {
   if (logits.empty() || logits.size() > static_cast<std::size_t>(std::numeric_limits<Token>::max()))
     throw InvalidArgument("[" + std::string(where) + "] got " + std::to_string(logits.size()) +
                           " logits; pass one per vocabulary entry");
-}
-
-// The `count` most likely tokens, most likely first; if that is all (or count is 0), in
-// the order of their ids. Never in an order that depends on the standard library, because
-// sums over the candidates follow it.
-void collect(std::span<const float> logits, std::uint32_t count, std::vector<Candidate>& out) {
-  out.clear();
-  const std::size_t keep = count == 0 ? logits.size() : std::min<std::size_t>(count, logits.size());
-  out.reserve(keep);
-  for (std::size_t i = 0; i < keep; ++i) out.emplace_back(clean(logits[i]), static_cast<Token>(i));
-  if (keep == logits.size()) return;
-  std::make_heap(out.begin(), out.end(), more_likely);  // the least likely one in front
-  for (std::size_t i = keep; i < logits.size(); ++i) {
-    // Later ids lose ties, so only a higher logit displaces; NaN compares false.
-    if (!(logits[i] > out.front().first)) continue;
-    std::pop_heap(out.begin(), out.end(), more_likely);
-    out.back() = {logits[i], static_cast<Token>(i)};
-    std::push_heap(out.begin(), out.end(), more_likely);
-  }
-  std::sort_heap(out.begin(), out.end(), more_likely);
-}
-
-// Drops the candidates that fail top-p or min-p. Both keep a front part of the order
-// by likelihood, so one walk that stops at the first failure equals one pass after the
-// other.
-void filter(std::vector<Candidate>& candidates, const SamplingParams& params, float highest) {
-  if (params.top_p >= 1.0F && params.min_p <= 0.0F) return;
-  const double total = params.top_p < 1.0F ? sum_of_weights(candidates, highest, 1.0) : 0.0;
-  const double enough = static_cast<double>(params.top_p) * total;
-  const double least = static_cast<double>(params.min_p);
-  std::make_heap(candidates.begin(), candidates.end(), less_likely);
-  auto heap_end = candidates.end();
-  double sum = 0.0;
-  while (heap_end != candidates.begin()) {
-    const double w = weight(candidates.front().first, highest, 1.0);
-    const bool first = heap_end == candidates.end();
-    if (!first && (w < least || (params.top_p < 1.0F && sum >= enough))) break;
-    std::pop_heap(candidates.begin(), heap_end--, less_likely);
-    sum += w;
-  }
-  candidates.erase(candidates.begin(), heap_end);
-  std::reverse(candidates.begin(), candidates.end());
 }
 
 // log of the sum of e^logit.
@@ -162,34 +63,101 @@ float logprob(float logit, double log_sum) {
 }  // namespace
 
 void validate(const SamplingParams& params) {
-  if (!std::isfinite(params.temperature) || params.temperature < 0.0F)
-    fail("temperature", static_cast<double>(params.temperature), "any finite number from 0 (greedy)");
-  if (!(params.top_p >= 0.0F && params.top_p <= 1.0F))
-    fail("top_p", static_cast<double>(params.top_p), "0 to 1 (off)");
-  if (!(params.min_p >= 0.0F && params.min_p <= 1.0F))
-    fail("min_p", static_cast<double>(params.min_p), "0 (off) to 1");
+  const auto check = [](const char* name, float value, float low, float high, const char* allowed) {
+    if (!(value >= low && value <= high)) fail(name, static_cast<double>(value), allowed);
+  };
+  constexpr float kMost = std::numeric_limits<float>::max();
+  check("temperature", params.temperature, 0.0F, kMost, "any finite number from 0 (greedy)");
+  check("top_p", params.top_p, 0.0F, 1.0F, "0 to 1 (off)");
+  check("min_p", params.min_p, 0.0F, 1.0F, "0 (off) to 1");
+  check("typical_p", params.typical_p, 0.0F, 1.0F, "0 to 1 (off)");
+  check("top_n_sigma", params.top_n_sigma, -kMost, kMost, "any finite number; 0 and less are off");
+  check("repeat_penalty", params.repeat_penalty, 1e-3F, 1e3F, "0.001 to 1000; 1 is off");
+  check("presence_penalty", params.presence_penalty, -2.0F, 2.0F, "-2 to 2; 0 is off");
+  check("frequency_penalty", params.frequency_penalty, -2.0F, 2.0F, "-2 to 2; 0 is off");
+  if (params.repeat_last_n < -1)
+    fail("repeat_last_n", params.repeat_last_n, "-1 (all tokens), 0 (off) or more");
+  for (const auto& [token, bias] : params.logit_bias)
+    if (bias != kLowest)
+      check(("logit_bias of token " + std::to_string(token)).c_str(), bias, -100.0F, 100.0F,
+            "-100 to 100, or minus infinity (never this token)");
 }
 
-Sampler::Sampler(const SamplingParams& params) : params_(params), state_(params.seed) { validate(params); }
+Sampler::Sampler(SamplingParams params) : params_(std::move(params)) { validate(params_); }
 
-Token Sampler::sample(std::span<const float> logits) {
-  check_logits(logits, "Sampler.sample");
+double Sampler::draw(std::uint64_t number) const {
+  return static_cast<double>(splitmix64(params_.seed, number) >> 11U) * 0x1.0p-53;
+}
+
+std::span<const float> Sampler::adjusted(std::span<const float> logits, const History& history) {
+  const bool repeats = params_.repeat_penalty != 1.0F && params_.repeat_last_n != 0;
+  const bool penalties = repeats || params_.presence_penalty != 0.0F || params_.frequency_penalty != 0.0F;
+  if (params_.logit_bias.empty() && !penalties) return logits;
+  adjusted_.assign(logits.begin(), logits.end());
+  for (const auto& [token, bias] : params_.logit_bias) {
+    if (token < 0 || static_cast<std::size_t>(token) >= logits.size())
+      throw InvalidArgument("[Sampler.sample] logit_bias has token " + std::to_string(token) +
+                            "; token ids of this model are 0 to " + std::to_string(logits.size() - 1));
+    float& logit = adjusted_[static_cast<std::size_t>(token)];
+    logit = bias == kLowest ? kLowest : logit + bias;
+  }
+  if (penalties) apply_penalties(history);
+  return adjusted_;
+}
+
+void Sampler::apply_penalties(const History& history) {
+  struct Seen {
+    bool repeated = false;
+    std::uint32_t generated = 0;
+  };
+  std::unordered_map<Token, Seen> seen;
+  const std::span<const Token> tokens = history.tokens;
+  const auto last_n =
+      params_.repeat_last_n < 0 ? tokens.size() : std::min<std::size_t>(tokens.size(), params_.repeat_last_n);
+  if (params_.repeat_penalty != 1.0F)
+    for (const Token token : tokens.last(last_n)) seen[token].repeated = true;
+  for (const Token token : tokens.subspan(history.prompt_tokens)) ++seen[token].generated;
+  for (const auto& [token, facts] : seen) {
+    if (token < 0 || static_cast<std::size_t>(token) >= adjusted_.size()) continue;
+    float& logit = adjusted_[static_cast<std::size_t>(token)];
+    auto value = static_cast<double>(logit);
+    const auto repeat = static_cast<double>(params_.repeat_penalty);
+    if (facts.repeated) value = value <= 0.0 ? value * repeat : value / repeat;
+    value -= facts.generated * static_cast<double>(params_.frequency_penalty);
+    if (facts.generated > 0) value -= static_cast<double>(params_.presence_penalty);
+    logit = static_cast<float>(value);
+  }
+}
+
+Token Sampler::sample(std::span<const float> logits) { return choose(logits, {}, draws_++); }
+
+Token Sampler::sample(std::span<const float> logits, const History& history) {
+  return choose(logits, history, history.tokens.size() - history.prompt_tokens);
+}
+
+Token Sampler::choose(std::span<const float> given, const History& history, std::uint64_t number) {
+  check_logits(given, "Sampler.sample");
+  const std::span<const float> logits = adjusted(given, history);
   const Candidate best = most_likely(logits);
-  if (params_.temperature == 0.0F) return best.second;
-  const double draw = static_cast<double>(splitmix64(state_) >> 11U) * 0x1.0p-53;
-  if (best.first == kLowest) return best.second;
+  const bool typical = params_.typical_p < 1.0F;
+  if (best.first == kLowest || (params_.temperature == 0.0F && !typical)) return best.second;
 
-  collect(logits, params_.top_k, candidates_);
-  filter(candidates_, params_, best.first);
+  const float least = sigma_threshold(logits, best.first, params_.top_n_sigma);
+  collect(logits, params_.top_k, least, candidates_);
+  if (typical) keep_typical(candidates_, static_cast<double>(params_.typical_p), best.first);
+  // Typical sampling may have dropped the most likely one; the others never do.
+  const Candidate front = typical ? candidates_.front() : best;
+  if (params_.temperature == 0.0F) return front.second;
+  filter(candidates_, params_, front.first);
 
   const auto temperature = static_cast<double>(params_.temperature);
-  const double target = draw * sum_of_weights(candidates_, best.first, temperature);
+  const double target = draw(number) * sum_of_weights(candidates_, front.first, temperature);
   double sum = 0.0;
   for (const Candidate& candidate : candidates_) {
-    sum += weight(candidate.first, best.first, temperature);
+    sum += weight(candidate.first, front.first, temperature);
     if (sum > target) return candidate.second;
   }
-  return best.second;  // draw < 1, so only a rounded sum leads here
+  return front.second;  // draw < 1, so only a rounded sum leads here
 }
 
 TokenLogprob logprob_of(std::span<const float> logits, Token token) {
@@ -205,7 +173,7 @@ std::vector<TokenLogprob> top_logprobs(std::span<const float> logits, std::uint3
   if (count == 0) return {};
   const double log_sum = log_sum_exp(logits);
   std::vector<Candidate> best;
-  collect(logits, count, best);
+  collect(logits, count, kLowest, best);
   std::sort(best.begin(), best.end(), more_likely);
   std::vector<TokenLogprob> out;
   out.reserve(best.size());
