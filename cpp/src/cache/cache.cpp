@@ -89,20 +89,6 @@ Cache::Impl::~Impl() {
   backend.destroy_pool(pool);
 }
 
-// A step that fails gives cells back whose blocks it has not touched yet.
-void Cache::Impl::poison(BlockIndex block, std::uint64_t freed) {
-  if (is_committed(block)) backend.poison(pool, block, freed);
-}
-
-void Cache::Impl::set_committed(std::span<const BlockIndex> blocks, bool value) {
-  for (const BlockIndex block : blocks) committed[block] = value ? 1 : 0;
-  if (value) {
-    committed_blocks += blocks.size();
-  } else {
-    committed_blocks -= blocks.size();
-  }
-}
-
 Cache::Cache(CacheConfig config, Backend& backend)
     : impl_(std::make_unique<Impl>(std::move(config), backend)) {}
 Cache::~Cache() {

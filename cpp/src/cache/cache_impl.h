@@ -145,12 +145,14 @@ struct Cache::Impl {
   };
   // Takes `count` cells; null: that many are not free.
   std::optional<Copies> take_copies(std::uint32_t count);
-  void add_uncommitted(CellSpan span, std::vector<BlockIndex>& blocks) const;  // its blocks
   double now() const { return config.clock(); }
   void touch() { ++generation; }
   bool is_committed(BlockIndex block) const { return committed[block] != 0; }
-  void set_committed(std::span<const BlockIndex> blocks, bool value);
-  void poison(BlockIndex block, std::uint64_t freed);  // with PYKV_POISON, what becomes free
+  // Adds the blocks of `spans` that have no memory; the list ascends then.
+  void add_uncommitted(std::span<const CellSpan> spans, std::vector<BlockIndex>& blocks) const;
+  void commit_blocks(std::span<const BlockIndex> blocks);   // throws OutOfMemory, then none is committed
+  void release_blocks(std::span<const BlockIndex> blocks);  // needs no memory if they ascend
+  void poison(BlockIndex block, std::uint64_t freed);       // with PYKV_POISON, what becomes free
   // Blocks that are not committed are free: every held cell lies in a committed one.
   std::uint64_t free_committed_blocks() const {
     return cells.counts().free_blocks + committed_blocks - cells.block_count();

@@ -1,5 +1,4 @@
 // plan(): where a step's tokens will go. commit(): takes the cells, all or nothing.
-#include <algorithm>
 #include <utility>
 
 #include "cache/cache_impl.h"
@@ -49,21 +48,11 @@ void add_cells(const Cache::Impl& cache, const FoundCells& found, Plan::Data& da
     data.items[i].first_span = static_cast<std::uint32_t>(data.cells.size());
     data.items[i].spans = static_cast<std::uint32_t>(spans.size());
     data.cells.insert(data.cells.end(), spans.begin(), spans.end());
-    for (const CellSpan span : spans) cache.add_uncommitted(span, data.to_commit);
   }
-  std::vector<BlockIndex>& blocks = data.to_commit;
-  std::sort(blocks.begin(), blocks.end());
-  blocks.erase(std::unique(blocks.begin(), blocks.end()), blocks.end());
+  cache.add_uncommitted(data.cells, data.to_commit);
 }
 
 }  // namespace
-
-void Cache::Impl::add_uncommitted(CellSpan span, std::vector<BlockIndex>& blocks) const {
-  const BlockIndex last = (span.begin + span.length - 1) / kBlockCells;
-  for (BlockIndex block = span.begin / kBlockCells; block <= last; ++block) {
-    if (!is_committed(block)) blocks.push_back(block);
-  }
-}
 
 std::uint32_t Plan::tokens() const { return data_ ? data_->rows : 0; }
 std::uint64_t Plan::blocks_to_commit() const { return data_ ? data_->to_commit.size() : 0; }
@@ -187,14 +176,11 @@ Step Cache::commit(Plan plan) {
 
   try {
     for (const Item& item : data.items) c.take(data, item);
-    if (!data.to_commit.empty()) c.backend.commit_blocks(c.pool, data.to_commit);
+    c.commit_blocks(data.to_commit);
   } catch (...) {
     c.take_back(data.items);
     throw;
   }
-  c.set_committed(data.to_commit, true);
-  if constexpr (PYKV_POISON)
-    for (const BlockIndex block : data.to_commit) c.poison(block, ~std::uint64_t{0});
   c.open_step = step.get();
   c.touch();
   return Step(std::move(step));

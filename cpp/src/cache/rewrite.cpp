@@ -5,6 +5,7 @@
 #include <new>
 #include <utility>
 
+#include "cache/blocks.h"
 #include "cache/edit.h"
 
 namespace pykv {
@@ -94,8 +95,8 @@ std::optional<Cache::Impl::Copies> Cache::Impl::take_copies(std::uint32_t count)
   FoundCells found;
   if (!cells.find({&request, 1}, found)) return std::nullopt;
   Copies copies{RunList(cells), {}};
+  add_uncommitted(found.of(0), copies.to_commit);
   for (const CellSpan span : found.of(0)) {
-    add_uncommitted(span, copies.to_commit);
     cells.take({}, span);
     try {
       copies.runs.append({copies.runs.end(), span.begin, span.length, 0}, RunList::Hold::adopt);
@@ -104,9 +105,6 @@ std::optional<Cache::Impl::Copies> Cache::Impl::take_copies(std::uint32_t count)
       throw;
     }
   }
-  std::vector<BlockIndex>& blocks = copies.to_commit;
-  std::sort(blocks.begin(), blocks.end());
-  blocks.erase(std::unique(blocks.begin(), blocks.end()), blocks.end());
   return copies;
 }
 
@@ -130,15 +128,10 @@ bool Cache::Impl::divide(Sequence& sequence, Span span, Pos divisor, bool rotate
   }
   RunList runs = divided(sequence.runs, span, divisor, &moves);
   const std::vector<const RopeParams*> ropes = ropes_of_stored_k();
-  backend.commit_blocks(pool, copies->to_commit);
-  try {
-    backend.copy_cells(pool, from, to);
-    backend.rewrite_k(pool, moves.from, moves.to, moves.deltas, ropes);
-  } catch (...) {
-    backend.release_blocks(pool, copies->to_commit);
-    throw;
-  }
-  set_committed(copies->to_commit, true);
+  FreshBlocks fresh(*this, copies->to_commit);
+  backend.copy_cells(pool, from, to);
+  backend.rewrite_k(pool, moves.from, moves.to, moves.deltas, ropes);
+  fresh.keep();
   edit.apply(std::move(runs));
   cells_copied += count;
   k_bytes_rewritten += moves.to.size() * k_bytes_per_cell();

@@ -47,8 +47,7 @@ void Cache::Impl::release_excess_blocks() {
     for (BlockIndex block = cells.block_count(); block-- > 0 && excess.size() < idle - keep;) {
       if (is_committed(block) && cells.block_is_free(block)) excess.push_back(block);
     }
-    backend.release_blocks(pool, excess);
-    set_committed(excess, false);
+    release_blocks(excess);
   } catch (const std::bad_alloc&) {
     return;  // without memory for the list it is done in another tick
   }
