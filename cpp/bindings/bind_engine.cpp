@@ -154,9 +154,8 @@ class PyEngine {
   PyEngine(Model& model, Cache& cache, const PyInt& context, const PyInt& event_capacity,
            const LimitChanges& limits) {
     Engine::Config config;
-    config.context = to_int<std::uint32_t>(context, "[Engine.Engine] context");
-    config.event_capacity =
-        to_int<std::uint32_t>(event_capacity, "[Engine.Engine] event_capacity", 1, 1U << 30U);
+    config.context = to_int<std::uint32_t>(context, "[Engine] context");
+    config.event_capacity = to_int<std::uint32_t>(event_capacity, "[Engine] event_capacity", 1, 1U << 30U);
     config.limits = limits_ = limits.applied_to({}, "Engine");
     engine_ = std::make_unique<Engine>(std::move(config), model, cache);
   }

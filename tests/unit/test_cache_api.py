@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import doctest
 import multiprocessing
 import pickle
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,6 +18,7 @@ import pytest
 import pykv
 import pykv.cache
 from pykv import _core
+from pykv.layers import core_layers
 
 ROOT = Path(__file__).resolve().parents[2]
 KV_HEADS, DIM = 2, 32
@@ -85,6 +88,39 @@ def test_from_core_shows_the_same_cache() -> None:
     assert other.sequences() == [seq] and other.layers == cache.layers
     append(other, seq, [1, 2])
     assert cache.bounds(seq) == (0, 2)
+
+
+def test_every_field_of_a_layer_survives_the_core() -> None:
+    rope = pykv.Rope(16, 5e5, False, (0.5, 0.25, 0.125, 1, 2, 3, 4, 5), offset=32)
+    layers = (
+        pykv.Layer(2, 48, 32, ("standard", 5), rope, sinks=True, v_view_of_k=True),
+        pykv.Layer(2, 48, 32, ("chunked", 7), pykv.Rope.none(), v_view_of_k=True, kv_from_layer=0),
+        pykv.Layer(1, 64, 40),
+    )
+    default = pykv.Layer(1, 64, 40)
+    for field in dataclasses.fields(pykv.Layer):  # a new one must get a value here
+        assert any(getattr(layer, field.name) != getattr(default, field.name) for layer in layers)
+    cache = pykv.Cache(pykv.CacheConfig(layers=layers, cells=64))
+    assert cache.layers == pykv.Cache.from_core(cache.core).layers == layers
+    specs, ropes = core_layers(cache.layers)
+    assert (specs, ropes) == (cache.core.layers, cache.core.ropes)
+    assert {name for name in vars(_core.LayerSpec) if not name.startswith("_")} == {
+        *{field.name for field in dataclasses.fields(pykv.Layer)} - {"window", "rope"},
+        "window_kind", "window_size", "rope_id",
+        "pool",  # only one is supported
+    }  # fmt: skip
+
+
+def test_errors_name_what_the_caller_called() -> None:
+    def refused(**given: Any) -> str:
+        with pytest.raises(pykv.Error) as error:
+            pykv.Cache(pykv.CacheConfig(**{"layers": [pykv.Layer(1, 64, 64)], "cells": 64} | given))
+        return str(error.value)
+
+    assert refused(layers=[]) == "[Cache] 0 layers; must be 1 to 4096"
+    assert refused(layers=[pykv.Layer(1, 60, 64)]).startswith("[Cache] layer 0: k_dim is 60;")
+    assert refused(type_k="q9").startswith('[DType] "q9" is not a K or V type')
+    assert refused(watermarks=(0.5, 0.1)).startswith("[Watermarks] low 0.5")
 
 
 def test_a_step_keeps_its_cache_alive() -> None:

@@ -26,7 +26,7 @@ std::string text(CellSpan cells) {
 
 CellMap::CellMap(std::uint32_t blocks) {
   if (blocks == 0 || blocks > kMaxBlocks)
-    throw InvalidArgument("[CellMap.CellMap] " + std::to_string(blocks) + " blocks: must be 1 to " +
+    throw InvalidArgument("[CellMap] " + std::to_string(blocks) + " blocks: must be 1 to " +
                           std::to_string(kMaxBlocks) + "; choose another capacity");
   const std::size_t bitmap_words = (std::size_t{blocks} + 63) / 64;
   blocks_.resize(blocks);

@@ -15,7 +15,7 @@ constexpr std::uint32_t kMaxKDim = 576;
 constexpr std::uint32_t kMaxVDim = 512;
 constexpr std::uint32_t kDimMultiple = 8;
 
-std::string where(std::size_t layer) { return "[validate] layer " + std::to_string(layer) + ": "; }
+std::string where(std::size_t layer) { return "[Cache] layer " + std::to_string(layer) + ": "; }
 
 void check_range(std::size_t layer, const char* field, std::uint32_t value, std::uint32_t limit) {
   if (value >= 1 && value <= limit) return;
@@ -73,7 +73,7 @@ void check_supported(std::size_t i, const LayerSpec& layer) {
 
 void validate(const LayerTable& layers) {
   if (layers.empty() || layers.size() > kMaxLayers) {
-    throw InvalidArgument("[validate] " + std::to_string(layers.size()) + " layers; must be 1 to " +
+    throw InvalidArgument("[Cache] " + std::to_string(layers.size()) + " layers; must be 1 to " +
                           std::to_string(kMaxLayers));
   }
   for (std::size_t i = 0; i < layers.size(); ++i) {

@@ -9,7 +9,7 @@ namespace pykv {
 Precision parse_precision(std::string_view name) {
   for (const Precision precision : {Precision::fast, Precision::exact})
     if (name == precision_name(precision)) return precision;
-  throw InvalidArgument("[parse_precision] \"" + std::string(name.substr(0, 40)) +
+  throw InvalidArgument("[Precision] \"" + std::string(name.substr(0, 40)) +
                         "\" is not a precision; use fast or exact");
 }
 

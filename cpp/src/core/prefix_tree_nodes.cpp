@@ -31,7 +31,7 @@ std::uint32_t common_prefix(std::span<const Token> a, std::span<const Token> b) 
 }
 
 PrefixNodes::PrefixNodes(EdgeHash hash) : hash_(hash), edges_(64) {
-  if (hash == nullptr) throw InvalidArgument("[PrefixTree.PrefixTree] the edge hash is null; leave it out");
+  if (hash == nullptr) throw InvalidArgument("[PrefixTree] the edge hash is null; leave it out");
   chunks_.push_back(std::make_unique<PrefixNode[]>(kChunk));
   chunks_[0][0].is_live = true;
   free_ids_.reserve(2 * kChunk);

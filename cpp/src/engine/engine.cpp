@@ -17,7 +17,7 @@ namespace {
 
 void check_range(const char* name, std::uint64_t value, std::uint64_t low, std::uint64_t high) {
   if (value < low || value > high)
-    throw InvalidArgument("[EngineLimits.validate] " + std::string(name) + " is " + std::to_string(value) +
+    throw InvalidArgument("[EngineLimits] " + std::string(name) + " is " + std::to_string(value) +
                           "; it must be " + std::to_string(low) + " to " + std::to_string(high));
 }
 
@@ -25,11 +25,11 @@ Engine::Config checked(Engine::Config config, const Model& model) {
   validate(config.limits);
   const std::uint32_t trained = model.config().context;
   if (config.context > trained)
-    throw InvalidArgument("[Engine.Engine] context is " + std::to_string(config.context) +
+    throw InvalidArgument("[Engine] context is " + std::to_string(config.context) +
                           "; the model was made for " + std::to_string(trained) + " tokens");
   if (config.context == 0) config.context = trained;
   if (config.event_capacity == 0)
-    throw InvalidArgument("[Engine.Engine] event_capacity is 0; it must be at least 1");
+    throw InvalidArgument("[Engine] event_capacity is 0; it must be at least 1");
   if (!config.clock)
     config.clock = [] {
       return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
@@ -45,7 +45,7 @@ void validate(const EngineLimits& limits) {
   check_range("prefill_chunk", limits.prefill_chunk, 1, Model::max_rows());
   check_range("queue_length", limits.queue_length, 1, 1U << 20U);
   if (limits.batch_size < limits.parallel)
-    throw InvalidArgument("[EngineLimits.validate] batch_size is " + std::to_string(limits.batch_size) +
+    throw InvalidArgument("[EngineLimits] batch_size is " + std::to_string(limits.batch_size) +
                           " and parallel is " + std::to_string(limits.parallel) +
                           "; a step must have a token for each sequence: raise batch_size or lower parallel");
 }

@@ -19,8 +19,8 @@ namespace pykv::engine {
 namespace {
 
 [[noreturn]] void fail() {
-  throw Error(std::string("[Engine.Engine] cannot make the notification descriptor: ") +
-              std::strerror(errno) + "; close some files or raise the limit (ulimit -n)");
+  throw Error(std::string("[Engine] cannot make the notification descriptor: ") + std::strerror(errno) +
+              "; close some files or raise the limit (ulimit -n)");
 }
 
 }  // namespace

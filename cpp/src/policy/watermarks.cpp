@@ -10,7 +10,7 @@ namespace pykv {
 void validate(const Watermarks& marks) {
   // Written so that NaN fails.
   if (marks.low >= 0.0 && marks.low <= marks.high && marks.high <= 1.0) return;
-  throw InvalidArgument("[Watermarks.validate] low " + std::to_string(marks.low) + " and high " +
+  throw InvalidArgument("[Watermarks] low " + std::to_string(marks.low) + " and high " +
                         std::to_string(marks.high) +
                         " must be fractions of the capacity with 0 <= low <= high <= 1");
 }

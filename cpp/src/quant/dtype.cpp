@@ -38,7 +38,7 @@ DType parse_kv_type(std::string_view name) {
     if (name == t.name && t.for_kv) return t.type;
   }
   constexpr std::size_t kShown = 40;  // names may come from a request
-  throw InvalidArgument("[parse_kv_type] \"" + std::string(name.substr(0, kShown)) +
+  throw InvalidArgument("[DType] \"" + std::string(name.substr(0, kShown)) +
                         "\" is not a K or V type of this build; use one of " + kv_type_names());
 }
 
