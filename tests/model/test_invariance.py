@@ -139,6 +139,45 @@ def test_after_the_tail_was_removed(machine: Machine, tokens: list[int], alone: 
     assert np.array_equal(machine.extend(seq, tokens[cut:]), alone[cut:])
 
 
+def test_after_a_middle_was_removed(machine: Machine, tokens: list[int], alone: Logits) -> None:
+    """C18: the middle is really gone, nothing that was computed with it can be matched any more."""
+    cache = machine.cache
+    a, b = len(tokens) // 3, len(tokens) // 2
+    more = random_tokens(9, machine.vocab, seed=11)
+    seq, other = cache.create(), cache.create()
+    machine.extend(seq, tokens)
+    cache.copy(seq, (0, a), other)
+    cache.copy(seq, (b, len(tokens)), other)  # never had the middle
+    free = cache.stats()["cells_free"]
+    cache.remove(seq, (a, b))
+    cache.reset_prefixes()  # the tree may keep the middle as long as there is room
+    assert cache.stats()["cells_free"] == free + b - a
+    assert cache.bounds(seq) == (0, len(tokens)) and cache.exact_upto(seq) == a
+    assert [(first, first + length) for first, _, length, _ in merged(cache.runs(seq))] == [
+        (0, a),
+        (b, len(tokens)),
+    ]
+    removed, spliced = machine.step([(seq, more), (other, more)])
+    assert np.array_equal(removed, spliced)
+    assert not np.array_equal(removed, machine.cold([*tokens, *more])[len(tokens) :])
+    for text in ([*tokens, *more], [*tokens[:a], *tokens[b:], *more]):
+        again, reused, _ = cache.open(text)
+        assert reused == a
+        assert np.array_equal(machine.extend(again, text[reused:]), machine.cold(text)[reused:])
+        cache.erase(again)
+
+
+def merged(runs: list[tuple[int, int, int, int]]) -> list[tuple[int, int, int, int]]:
+    """Runs by positions alone, wherever their cells are."""
+    out: list[tuple[int, int, int, int]] = []
+    for first, cell, length, rotation in runs:
+        if out and out[-1][0] + out[-1][2] == first:
+            out[-1] = (*out[-1][:2], out[-1][2] + length, rotation)
+        else:
+            out.append((first, cell, length, rotation))
+    return out
+
+
 def test_in_scattered_cells(machine: Machine, tokens: list[int], alone: Logits) -> None:
     """Grown beside others that come and go, so that its cells lie apart."""
     seq = machine.cache.create()
