@@ -24,7 +24,7 @@ from .tuning import BY_NAME, current_values
 
 POOL = "full"  # all layers see the same tokens; pools per window come with such models
 TIER = "pool"
-OUTCOMES = ("stop", "length", "cancelled", "failed", "rejected")
+OUTCOMES = ("stop", "length", "cancelled", "failed", "timeout", "rejected")
 MAX_TENANTS = 50
 OTHER = "other"
 

@@ -70,6 +70,11 @@ FIELDS = (
         "queue_length", "limits", 1024, 1, 1 << 20, "requests",
         "Requests that may wait. Further ones are refused at once.",
     ),
+    Field(
+        "ageing_seconds", "limits", 30.0, 0.0, 86400.0, "seconds",
+        "Waiting so long weighs as much as one more of priority, so that nobody starves. 0: "
+        "waiting weighs nothing.",
+    ),
 )  # fmt: skip
 BY_NAME = {field.name: field for field in FIELDS}
 

@@ -728,7 +728,7 @@ class EngineEvent:
     @property
     def error(self) -> str:
         """
-        Reason "failed": message.
+        Reasons "failed" and "timeout": message.
         """
     @property
     def generate_seconds(self) -> float:
@@ -762,7 +762,7 @@ class EngineEvent:
     @property
     def reason(self) -> str:
         """
-        Kind "finished": "stop", "length", "cancelled" or "failed"; else "none".
+        Kind "finished": "stop", "length", "cancelled", "timeout" or "failed"; else "none".
         """
     @property
     def request(self) -> int:
@@ -793,6 +793,7 @@ class Engine:
         batch_size: int | None = None,
         prefill_chunk: int | None = None,
         queue_length: int | None = None,
+        ageing_seconds: typing.SupportsFloat | typing.SupportsIndex | None = None,
         context: int = 0,
         event_capacity: int = 65536,
     ) -> None: ...
@@ -815,6 +816,7 @@ class Engine:
         batch_size: int | None = None,
         prefill_chunk: int | None = None,
         queue_length: int | None = None,
+        ageing_seconds: typing.SupportsFloat | typing.SupportsIndex | None = None,
     ) -> None:
         """
         Changes the given limits between steps; the others keep their value.
@@ -867,9 +869,10 @@ class Engine:
         priority: int = 0,
         use_cache: bool = True,
         choices: int = 1,
+        timeout: typing.SupportsFloat | typing.SupportsIndex | None = None,
     ) -> int:
         """
-        Queues a request and returns its id, of several choices that of the first, from which the others' ids and seeds go on. max_tokens is cut to what context and pool allow. Raises InvalidArgument, or Busy if the queue is full or the engine stopped.
+        Queues a request and returns its id, of several choices that of the first, from which the others' ids and seeds go on. max_tokens is cut to what context and pool allow. timeout: seconds to the last token. Raises InvalidArgument, or Busy if the queue is full or the engine stopped.
         """
 
 def abandon(arg0: typing.Any) -> None:

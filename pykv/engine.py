@@ -45,7 +45,9 @@ class GenerateRequest:
         logprobs: None for none, n for the chosen token and the n most likely (at most 20).
         name_space: requests share prefixes only within one.
         tenant: whose counters are moved.
-        priority: higher goes first and is preempted last.
+        priority: higher goes first, may take the place of a lower one, is preempted last;
+            waiting `ageing_seconds` weighs as much as one more.
+        timeout: seconds to the last token; then the request ends with reason "timeout".
         use_cache: False computes the whole prompt.
         choices: answers to the prompt, 1 to 128, with the seeds seed, seed + 1, …
     """
@@ -69,6 +71,7 @@ class GenerateRequest:
     name_space: int = 0
     tenant: str = "default"
     priority: int = 0
+    timeout: float | None = None
     use_cache: bool = True
     choices: int = 1
 

@@ -44,6 +44,7 @@ class GenerateOptions(TypedDict, total=False):
     name_space: int
     tenant: str
     priority: int
+    timeout: float | None
     use_cache: bool
 
 
@@ -83,7 +84,8 @@ class Stream:
     `close` (or the end of a `with` block, or letting go of the stream) takes the request back.
     `tokens` and `text` hold what was read so far.
 
-    Iterating raises pykv.Error if the engine gives the request up.
+    Iterating raises pykv.Error if the engine gives the request up, TimeoutError if its `timeout`
+    is over; what was read until then is kept.
     """
 
     def __init__(
@@ -209,9 +211,9 @@ class Stream:
         return self._show(part.text, part.tokens)
 
     def _finish(self, event: EngineEvent) -> str:
-        if event.reason == "failed" and not self._assembler.stopped:
+        if event.error and not self._assembler.stopped:
             self._closed = True
-            raise _core.Error(event.error)
+            raise (TimeoutError if event.reason == "timeout" else _core.Error)(event.error)
         part = self._assembler.finish()
         shown = self._show(part.text, part.tokens)
         self._completion = Completion(

@@ -49,6 +49,8 @@ const char* reason_name(FinishReason reason) {
       return "length";
     case FinishReason::cancelled:
       return "cancelled";
+    case FinishReason::timeout:
+      return "timeout";
     case FinishReason::failed:
       break;
   }
@@ -67,6 +69,7 @@ py::dict to_dict(const EngineLimits& limits) {
   d["batch_size"] = limits.batch_size;
   d["prefill_chunk"] = limits.prefill_chunk;
   d["queue_length"] = limits.queue_length;
+  d["ageing_seconds"] = limits.ageing_seconds;
   return d;
 }
 
@@ -135,6 +138,7 @@ py::dict to_dict(const EngineSnapshot& s) {
 // The limits to change; None: not.
 struct LimitChanges {
   std::optional<PyInt> parallel, batch_size, prefill_chunk, queue_length;
+  std::optional<double> ageing_seconds;
 
   EngineLimits applied_to(EngineLimits limits, const char* method) const {
     const auto set = [&](const std::optional<PyInt>& value, const char* name, std::uint32_t& limit) {
@@ -144,6 +148,7 @@ struct LimitChanges {
     set(batch_size, "batch_size", limits.batch_size);
     set(prefill_chunk, "prefill_chunk", limits.prefill_chunk);
     set(queue_length, "queue_length", limits.queue_length);
+    limits.ageing_seconds = ageing_seconds.value_or(limits.ageing_seconds);
     return limits;
   }
 };
@@ -188,6 +193,7 @@ struct SubmitArgs {
   PyInt priority;
   bool use_cache;
   PyInt choices;
+  std::optional<double> timeout;
 
   EngineRequest request() const {
     EngineRequest out;
@@ -201,6 +207,7 @@ struct SubmitArgs {
     out.priority =
         static_cast<int>(to_int64(priority.value, "[Engine.submit] priority", -kMaxPriority, kMaxPriority));
     out.use_cache = use_cache;
+    out.timeout = timeout;
     out.choices = submit_int(choices, "choices", 1);
     return out;
   }
@@ -224,8 +231,8 @@ void bind_event(py::module_& m) {
       .def_property_readonly("top", &top_of, "Most likely (token, logprob), most likely first.")
       .def_property_readonly(
           "reason", [](const EngineEvent& e) { return reason_name(e.reason); },
-          "Kind \"finished\": \"stop\", \"length\", \"cancelled\" or \"failed\"; else \"none\".")
-      .def_readonly("error", &EngineEvent::error, "Reason \"failed\": message.")
+          "Kind \"finished\": \"stop\", \"length\", \"cancelled\", \"timeout\" or \"failed\"; else \"none\".")
+      .def_readonly("error", &EngineEvent::error, "Reasons \"failed\" and \"timeout\": message.")
       .def_readonly("prompt_tokens", &EngineEvent::prompt_tokens)
       .def_readonly("cached_tokens", &EngineEvent::cached_tokens, "Prompt tokens that others had computed.")
       .def_readonly("generated_tokens", &EngineEvent::generated_tokens)
@@ -249,17 +256,18 @@ void bind_engine(py::module_& m) {
       "The step loop: a thread of its own that never takes the GIL. Limits that are None get their defaults. "
       "Raises InvalidArgument. Not usable in a forked child.")
       .def(py::init([](Model& model, Cache& cache, OptionalInt parallel, OptionalInt batch_size,
-                       OptionalInt prefill_chunk, OptionalInt queue_length, const PyInt& context,
+                       OptionalInt prefill_chunk, OptionalInt queue_length,
+                       std::optional<double> ageing_seconds, const PyInt& context,
                        const PyInt& event_capacity) {
              return std::make_unique<PyEngine>(
                  model, cache, context, event_capacity,
-                 LimitChanges{parallel, batch_size, prefill_chunk, queue_length});
+                 LimitChanges{parallel, batch_size, prefill_chunk, queue_length, ageing_seconds});
            }),
            py::arg("model"), py::arg("cache"), py::kw_only(), py::arg("parallel") = py::none(),
            py::arg("batch_size") = py::none(), py::arg("prefill_chunk") = py::none(),
-           py::arg("queue_length") = py::none(), py::arg("context") = 0,
-           py::arg("event_capacity") = Engine::Config{}.event_capacity, py::keep_alive<1, 2>(),
-           py::keep_alive<1, 3>())
+           py::arg("queue_length") = py::none(), py::arg("ageing_seconds") = py::none(),
+           py::arg("context") = 0, py::arg("event_capacity") = Engine::Config{}.event_capacity,
+           py::keep_alive<1, 2>(), py::keep_alive<1, 3>())
       .def(
           "start", [](PyEngine& e) { e.core().start(); }, Unlocked(),
           "Starts the thread; no effect if it runs.")
@@ -274,7 +282,8 @@ void bind_engine(py::module_& m) {
              float repeat_penalty, const PyInt& repeat_last_n, float presence_penalty,
              float frequency_penalty, const py::dict& logit_bias, const PyInt& seed,
              const py::object& stop_tokens, const std::optional<PyInt>& logprobs, const PyInt& name_space,
-             const std::string& tenant, const PyInt& priority, bool use_cache, const PyInt& choices) {
+             const std::string& tenant, const PyInt& priority, bool use_cache, const PyInt& choices,
+             std::optional<double> timeout) {
             const SamplingArgs sampling{temperature,
                                         top_k,
                                         top_p,
@@ -288,14 +297,16 @@ void bind_engine(py::module_& m) {
                                         logit_bias,
                                         seed};
             return submit(e, {prompt, max_tokens, sampling, stop_tokens, logprobs, name_space, tenant,
-                              priority, use_cache, choices});
+                              priority, use_cache, choices, timeout});
           },
           py::arg("prompt"), py::arg("max_tokens"), py::kw_only(), PYKV_SAMPLING_ARGUMENTS,
           py::arg("stop_tokens") = py::tuple(), py::arg("logprobs") = py::none(), py::arg("name_space") = 0,
           py::arg("tenant") = "default", py::arg("priority") = 0, py::arg("use_cache") = true,
-          py::arg("choices") = 1,
+          py::arg("choices") = 1, py::arg("timeout") = py::none(),
           "Queues a request and returns its id, of several choices that of the first, from which the others' "
-          "ids and seeds go on. max_tokens is cut to what context and pool allow. "
+          "ids and seeds go on. max_tokens is cut to what context and pool allow. timeout: seconds to the "
+          "last "
+          "token. "
           "Raises InvalidArgument, or Busy if the queue is full or the engine stopped.")
       .def(
           "cancel",
@@ -314,9 +325,12 @@ void bind_engine(py::module_& m) {
       .def(
           "set_limits",
           [](PyEngine& e, OptionalInt parallel, OptionalInt batch_size, OptionalInt prefill_chunk,
-             OptionalInt queue_length) { e.set_limits({parallel, batch_size, prefill_chunk, queue_length}); },
+             OptionalInt queue_length, std::optional<double> ageing_seconds) {
+            e.set_limits({parallel, batch_size, prefill_chunk, queue_length, ageing_seconds});
+          },
           py::kw_only(), py::arg("parallel") = py::none(), py::arg("batch_size") = py::none(),
           py::arg("prefill_chunk") = py::none(), py::arg("queue_length") = py::none(),
+          py::arg("ageing_seconds") = py::none(),
           "Changes the given limits between steps; the others keep their value.")
       .def(
           "set_watermarks",

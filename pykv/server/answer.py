@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from starlette.types import Receive
 
-from pykv.server.errors import failed, stopping
+from pykv.server.errors import failed, stopping, timed_out
 from pykv.server.history import PromptTokens
 from pykv.server.service import Service
 from pykv.server.settings import Settings
@@ -127,6 +127,8 @@ class Answer:
             return
         if event.reason == "failed":
             raise failed(event.error)
+        if event.reason == "timeout":
+            raise timed_out(event.error)
         if event.reason not in ("stop", "length"):
             raise stopping()  # cancelled, but not by us
 

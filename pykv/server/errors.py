@@ -121,6 +121,11 @@ def from_core(error: Exception) -> ApiError | None:
     return None
 
 
+def timed_out(message: str) -> ApiError:
+    """The time that the request allowed is over."""
+    return ApiError(504, message, code="timeout", param="timeout")
+
+
 _CODES = {404: "not_found", 405: "method_not_allowed", 400: "bad_request"}
 
 

@@ -45,6 +45,8 @@ COMMON: dict[str, Treatment] = {
     "min_p": USED,
     "seed": USED,
     "stop": USED,
+    "priority": USED,
+    "timeout": USED,
     "logprobs": USED,
     "cache_prompt": USED,
     "cache_salt": USED,

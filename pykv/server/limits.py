@@ -60,6 +60,12 @@ class Limits:
     """Answers to one prompt (n)."""
     seed: int = 2**64 - 1
     """0 is an ordinary seed; without one the server draws one."""
+    priority: int = 100
+    """Also a negative one."""
+    least_timeout: float = 0.001
+    """Seconds."""
+    timeout: float = 86400.0
+    """Seconds to the end of an answer, if the request bounds them (504)."""
     name_chars: int = 256
     """Characters of model, cache_salt, prompt_cache_key, user and the like."""
     salts: int = 65536

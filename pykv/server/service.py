@@ -153,6 +153,8 @@ class Service:
             prompt=tokens,
             max_tokens=room if settings.max_tokens is None else min(settings.max_tokens, room),
             seed=seed,
+            priority=settings.priority,
+            timeout=settings.timeout,
             choices=settings.n,
             stop_tokens=sorted(self.tokenizer.eog_ids),
             logprobs=settings.logprobs,

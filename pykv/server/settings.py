@@ -29,6 +29,8 @@ class Settings:
     n: int
     sampling: Sampling
     seed: int | None
+    priority: int
+    timeout: float | None
     stops: tuple[str, ...]
     logprobs: int | None
     use_cache: bool
@@ -73,6 +75,12 @@ def _include_usage(reader: Reader, stream: bool) -> bool:
     return Reader(options).boolean("include_usage", False)
 
 
+def _timeout(reader: Reader, limits: Limits) -> float | None:
+    if reader.get("timeout") is None:
+        return None
+    return reader.number("timeout", limits.least_timeout, limits.timeout, 0.0)
+
+
 def _settings(
     reader: Reader, limits: Limits, *, max_tokens: int | None, logprobs: int | None
 ) -> Settings:
@@ -85,6 +93,8 @@ def _settings(
         n=reader.integer("n", 1, limits.choices) or 1,
         sampling=parse_sampling(reader, limits),
         seed=reader.integer("seed", 0, limits.seed),
+        priority=reader.integer("priority", -limits.priority, limits.priority) or 0,
+        timeout=_timeout(reader, limits),
         stops=_stops(reader.get("stop"), limits),
         logprobs=logprobs,
         use_cache=reader.boolean("cache_prompt", True),

@@ -96,8 +96,21 @@ TEST(order_is_priority_then_arrival) {
   a->id = 1;
   b->id = 2;
   c->id = 3;
+  c->submitted_at = 1e6;
+  for (const auto* each : {&a, &b, &c}) set_rank(**each, 0);
   CHECK(precedes(*a, *b) && !precedes(*b, *a));
   CHECK(precedes(*c, *a));
+}
+
+TEST(waiting_weighs_as_much_as_priority) {
+  const auto old = session(0), urgent = session(2);
+  old->id = 1;
+  urgent->id = 2;
+  for (const double age : {19.0, 21.0}) {
+    urgent->submitted_at = age;
+    for (const auto* each : {&old, &urgent}) set_rank(**each, 10);
+    CHECK(precedes(*urgent, *old) == (age < 20));
+  }
 }
 
 TEST(histogram_counts_each_value_once) {

@@ -1,4 +1,4 @@
-"""Sampling fields and `n`, from HTTP to the engine and back, on a tiny random model."""
+"""Sampling fields, `n` and `timeout`, from HTTP to the engine and back, on a tiny random model."""
 
 from __future__ import annotations
 
@@ -50,7 +50,8 @@ def test_every_field_reaches_the_engine(client: Client, engine: ScriptedEngine) 
     sent = {
         "temperature": 0.5, "top_k": 3, "top_p": 0.75, "min_p": 0.125, "typical_p": 0.25,
         "top_n_sigma": 1.5, "repeat_penalty": 1.25, "repeat_last_n": -1, "presence_penalty": -1.0,
-        "frequency_penalty": 2.0, "seed": 9,
+        "frequency_penalty": 2.0, "seed": 9, "priority": -3,
+        "timeout": 60.0,
     }  # fmt: skip
     client.post("/v1/chat/completions", {"messages": CHAT, "logit_bias": {"5": -100}, **sent})
     request = engine.requests[0]
@@ -152,3 +153,16 @@ def test_choices_are_streamed_by_their_index(http: httpx.Client) -> None:
     usage = json.loads(events[-2])["usage"]
     assert usage["prompt_tokens"] == whole["usage"]["prompt_tokens"]
     assert usage["completion_tokens"] == whole["usage"]["completion_tokens"]
+
+
+def test_a_request_that_takes_too_long_is_refused_and_frees_its_cells(
+    http: httpx.Client, runtime: Runtime
+) -> None:
+    body = {"prompt": PROMPT, "max_tokens": 900, "ignore_eos": True, "timeout": 0.001}
+    reply = http.post("/v1/completions", json=body)
+    assert reply.status_code == 504
+    error = reply.json()["error"]
+    assert error["code"] == "timeout"
+    assert "0.001 s" in error["message"]
+    assert "raise timeout" in error["message"]
+    assert runtime.cache.sequences() == []

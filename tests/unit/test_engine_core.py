@@ -191,6 +191,8 @@ BAD_REQUESTS: list[tuple[dict[str, Any], str]] = [
     ({"tenant": ""}, "tenant"),
     ({"tenant": "x" * 200}, "tenant has 200 bytes"),
     ({"priority": HUGE}, "priority"),
+    ({"timeout": 0.0}, "timeout is 0.0.* s; it must be more than 0 and at most 86400"),
+    ({"timeout": float("nan")}, "timeout is"),
 ]
 
 
@@ -223,6 +225,8 @@ def test_engine_and_live_limits_are_checked(tiny: Path) -> None:
             machine.engine.set_limits(**bad)
         with pytest.raises(_core.InvalidArgument, match=next(iter(bad))):
             _core.Engine(machine.model, machine.cache, **bad)
+    with pytest.raises(_core.InvalidArgument, match="ageing_seconds is -1"):
+        machine.engine.set_limits(ageing_seconds=-1.0)
     with pytest.raises(TypeError, match="speed"):
         machine.engine.set_limits(speed=3)
     with pytest.raises(_core.InvalidArgument, match="batch_size is 4 and parallel is 16"):
@@ -244,6 +248,7 @@ def test_limits_change_one_at_a_time(tiny: Path) -> None:
     machine = EngineMachine(tiny, parallel=8)
     machine.engine.set_limits(prefill_chunk=32)
     machine.engine.set_limits(queue_length=5)
+    machine.engine.set_limits(ageing_seconds=60.0)
     machine.engine.set_watermarks(0.1, 0.2)
     assert machine.engine.step_once()
     snapshot = machine.engine.snapshot()
@@ -252,6 +257,7 @@ def test_limits_change_one_at_a_time(tiny: Path) -> None:
         "batch_size": 256,
         "prefill_chunk": 32,
         "queue_length": 5,
+        "ageing_seconds": 60.0,
     }
     assert snapshot["watermarks"] == {"low": 0.1, "high": 0.2}
 

@@ -160,6 +160,15 @@ def test_closing_or_dropping_a_stream_frees_its_cells(engine: pykv.Engine) -> No
     assert engine.stats()["requests"]["cancelled"] == 2
 
 
+def test_a_timeout_ends_an_answer_and_keeps_what_was_read(engine: pykv.Engine) -> None:
+    stream = engine.stream("the", stop_tokens=(), timeout=0.001, **GREEDY)
+    with pytest.raises(TimeoutError, match=r"had 0.001 s.*raise timeout"):
+        stream.result()
+    assert stream.ended
+    wait_until_idle(engine)
+    assert engine.stats()["requests"]["timeout"] == 1
+
+
 def test_a_cancelled_stream_keeps_what_it_had(engine: pykv.Engine) -> None:
     stream = engine.stream("the", stop_tokens=(), **GREEDY)
     next(stream)

@@ -9,6 +9,9 @@
 // cells run out, idle prefixes are evicted; then a victim is chosen before the step
 // (policy.h). It is preempted: its cells go back, it waits at the front of the queue and
 // later recomputes (neither hit nor miss). A request that can never fit fails alone.
+//
+// Requests are taken up in order of priority and age. One that finds no place is given that of
+// a running one of lower priority which it also precedes by age; that one is preempted.
 #pragma once
 
 #include <cstdint>
@@ -34,14 +37,17 @@ struct EngineRequest {
   std::optional<std::uint32_t> logprobs;  // nullopt: none; n: chosen and top n (<= 20)
   NamespaceId name_space;
   std::string tenant = "default";
-  int priority = 0;       // higher is more important
+  int priority = 0;  // higher is more important, see EngineLimits::ageing_seconds
+  // Seconds from submit to the last token, > 0. One that is not done by then ends (reason
+  // timeout, its cells are freed), waiting or running, at the beginning of the next step.
+  std::optional<double> timeout;
   bool use_cache = true;  // false: do not match (still published)
   // Answers to the prompt, 1 … 128, which is computed once: the others fork from it. They have
   // ids of their own and the seeds sampling.seed, sampling.seed + 1, …
   std::uint32_t choices = 1;
 };
 
-enum class FinishReason : std::uint8_t { none, stop, length, cancelled, failed };
+enum class FinishReason : std::uint8_t { none, stop, length, cancelled, failed, timeout };
 
 struct EngineEvent {
   RequestId request = 0;
@@ -50,7 +56,7 @@ struct EngineEvent {
   float logprob = 0;
   std::vector<TokenLogprob> top;
   FinishReason reason = FinishReason::none;  // kind finished
-  std::string error;                         // reason failed: message for the client
+  std::string error;                         // reasons failed and timeout: message for the client
   std::uint32_t prompt_tokens = 0, cached_tokens = 0, generated_tokens = 0;
   double queue_seconds = 0, prompt_seconds = 0, generate_seconds = 0;
 };
@@ -60,6 +66,9 @@ struct EngineLimits {                 // all may change live
   std::uint32_t batch_size = 256;     // tokens per step, 1 … 8192, >= parallel
   std::uint32_t prefill_chunk = 64;   // prompt tokens per step beside generating ones
   std::uint32_t queue_length = 1024;  // waiting requests; more: Busy
+  // Waiting so long weighs as much as one more of priority, so nobody starves; 0: it weighs
+  // nothing, 0 … 86400.
+  double ageing_seconds = 30;
 };
 void validate(const EngineLimits& limits);
 
@@ -94,7 +103,8 @@ struct EngineSnapshot {
   std::uint64_t prompt_tokens = 0;           // computed or reused, counted once a request
   std::uint64_t computed_prompt_tokens = 0;  // really computed, recomputation included
   std::uint64_t generated_tokens = 0;
-  std::map<std::string, std::uint64_t> requests;  // by outcome: stop, length, cancelled, failed, rejected
+  std::map<std::string, std::uint64_t>
+      requests;  // by outcome: stop, length, cancelled, failed, timeout, rejected
   std::uint64_t preempted = 0, resumed = 0;
   std::uint32_t waiting = 0, prefilling = 0, generating = 0;
   std::vector<SessionView> sessions;  // at most 1000

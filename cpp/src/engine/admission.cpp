@@ -13,6 +13,7 @@ namespace {
 
 constexpr std::uint32_t kMaxLogprobs = 20;
 constexpr std::uint32_t kMaxChoices = 128;
+constexpr double kMaxTimeout = 86400;
 constexpr std::size_t kMaxTenantBytes = 128;
 
 // A resumed session must find room for this many further tokens of each running one and
@@ -52,6 +53,9 @@ void StepLoop::validate(const EngineRequest& request) const {
   if (request.tenant.empty() || request.tenant.size() > kMaxTenantBytes)
     refuse("tenant has " + std::to_string(request.tenant.size()) + " bytes; it needs 1 to " +
            std::to_string(kMaxTenantBytes));
+  if (request.timeout && !(*request.timeout > 0 && *request.timeout <= kMaxTimeout))
+    refuse("timeout is " + std::to_string(*request.timeout) + " s; it must be more than 0 and at most " +
+           std::to_string(static_cast<int>(kMaxTimeout)));
   if (request.choices < 1 || request.choices > kMaxChoices)
     refuse("choices is " + std::to_string(request.choices) + "; it must be 1 to " +
            std::to_string(kMaxChoices));
@@ -77,25 +81,40 @@ RequestId StepLoop::submit(EngineRequest request) {
 }
 
 void StepLoop::admit() {
-  while (!waiting_.empty() && running_.size() < limits_.parallel) {
+  while (!waiting_.empty()) {
     Session& next = *waiting_.front();
     try {
-      if (!open(next)) return;
+      if (running_.size() < limits_.parallel && open(next))
+        start_front();
+      else if (!make_way(next))
+        return;
     } catch (const std::exception& error) {
       SessionPtr failed = std::move(waiting_.front());
       waiting_.erase(waiting_.begin());
       finish(std::move(failed), FinishReason::failed, error.what());
-      continue;
     }
-    if (std::exchange(next.preempted, false)) metrics_.resume();
-    if (!std::exchange(next.admitted_once, true)) {
-      next.admitted_at = config_.clock();
-      outgoing_.push_back(next.event(EngineEvent::Kind::started, next.admitted_at));
-    }
-    SessionPtr session = std::move(waiting_.front());
-    waiting_.erase(waiting_.begin());
-    start_running(std::move(session));
   }
+}
+
+// The last running session gives way to one that both is more important and precedes it: then it
+// cannot do the same in return.
+bool StepLoop::make_way(const Session& next) {
+  if (running_.empty()) return false;
+  const Session& last = *running_.back();
+  if (last.request.priority >= next.request.priority || !precedes(next, last)) return false;
+  preempt(last.id);
+  return true;
+}
+
+void StepLoop::start_front() {
+  SessionPtr session = std::move(waiting_.front());
+  waiting_.erase(waiting_.begin());
+  if (std::exchange(session->preempted, false)) metrics_.resume();
+  if (!std::exchange(session->admitted_once, true)) {
+    session->admitted_at = config_.clock();
+    outgoing_.push_back(session->event(EngineEvent::Kind::started, session->admitted_at));
+  }
+  start_running(std::move(session));
 }
 
 bool StepLoop::open(Session& session) {

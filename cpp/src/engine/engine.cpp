@@ -21,6 +21,12 @@ void check_range(const char* name, std::uint64_t value, std::uint64_t low, std::
                           "; it must be " + std::to_string(low) + " to " + std::to_string(high));
 }
 
+void check_seconds(const char* name, double value, double high) {
+  if (!(value >= 0 && value <= high))
+    throw InvalidArgument("[EngineLimits.validate] " + std::string(name) + " is " + std::to_string(value) +
+                          "; it must be 0 to " + std::to_string(static_cast<int>(high)));
+}
+
 Engine::Config checked(Engine::Config config, const Model& model) {
   validate(config.limits);
   const std::uint32_t trained = model.config().context;
@@ -44,6 +50,7 @@ void validate(const EngineLimits& limits) {
   check_range("batch_size", limits.batch_size, 1, Model::max_rows());
   check_range("prefill_chunk", limits.prefill_chunk, 1, Model::max_rows());
   check_range("queue_length", limits.queue_length, 1, 1U << 20U);
+  check_seconds("ageing_seconds", limits.ageing_seconds, 86400);
   if (limits.batch_size < limits.parallel)
     throw InvalidArgument("[EngineLimits] batch_size is " + std::to_string(limits.batch_size) +
                           " and parallel is " + std::to_string(limits.parallel) +

@@ -1,7 +1,9 @@
 #include "engine/loop.h"
 
 #include <algorithm>
+#include <cstdio>
 #include <exception>
+#include <string>
 #include <utility>
 
 #include "pykv/errors.h"
@@ -35,6 +37,12 @@ SessionPtr take(std::vector<SessionPtr>& sessions, RequestId id) {
   SessionPtr session = std::move(*place);
   sessions.erase(place);
   return session;
+}
+
+std::string seconds_text(double seconds) {
+  char text[32];
+  std::snprintf(text, sizeof text, "%g s", seconds);
+  return text;
 }
 
 }  // namespace
@@ -91,6 +99,7 @@ bool StepLoop::step_unguarded() {
   Commands commands = inbox_.take();
   bool busy = !commands.empty();
   apply(std::move(commands));
+  end_overdue();
   std::uint32_t rows = 0;
   if (!events_.full()) {
     const double begin = config_.clock();
@@ -109,12 +118,39 @@ bool StepLoop::step_unguarded() {
 }
 
 void StepLoop::apply(Commands commands) {
-  if (commands.limits) limits_ = *commands.limits;
+  if (commands.limits) take_limits(*commands.limits);
   if (commands.watermarks) cache_.set_watermarks(*commands.watermarks);
   for (SessionPtr& session : commands.submitted) {
+    set_rank(*session, limits_.ageing_seconds);
     insert(waiting_, std::move(session));
   }
   for (const RequestId request : commands.cancelled) cancel_now(request);
+}
+
+void StepLoop::take_limits(const EngineLimits& limits) {
+  limits_ = limits;
+  for (auto* sessions : {&waiting_, &running_}) {
+    for (SessionPtr& session : *sessions) set_rank(*session, limits_.ageing_seconds);
+    std::stable_sort(sessions->begin(), sessions->end(),
+                     [](const SessionPtr& a, const SessionPtr& b) { return precedes(*a, *b); });
+  }
+}
+
+void StepLoop::end_overdue() {
+  const double now = config_.clock();
+  std::vector<RequestId> overdue;
+  for (const auto* sessions : {&waiting_, &running_})
+    for (const SessionPtr& session : *sessions)
+      if (session->overdue(now)) overdue.push_back(session->id);
+  for (const RequestId id : overdue) {
+    SessionPtr session = take(waiting_, id);
+    if (!session) session = take(running_, id);
+    const std::string got = std::to_string(session->generated()) + " of " +
+                            std::to_string(session->max_tokens) + " tokens were generated";
+    const std::string error = "[Engine.step] the request had " + seconds_text(*session->request.timeout) +
+                              ", in which " + got + "; raise timeout or send fewer requests at once";
+    finish(std::move(session), FinishReason::timeout, error);
+  }
 }
 
 void StepLoop::cancel_now(RequestId request) {

@@ -62,6 +62,8 @@ class StepLoop {
   void start_running(SessionPtr session);
   void wait_again(SessionPtr session);
   void leave_pool(Session& session);
+  void take_limits(const EngineLimits& limits);
+  void end_overdue();
   void cancel_now(RequestId request);
   void finish(SessionPtr session, FinishReason reason, std::string error = {});
   void end_all(FinishReason reason, const std::string& error);
@@ -71,6 +73,8 @@ class StepLoop {
   // admission.cpp
   void validate(const EngineRequest& request) const;
   void admit();
+  bool make_way(const Session& next);
+  void start_front();
   bool open(Session& session);  // false: not enough room yet
   void enter_pool(Session& session);
   bool has_room(const Session& session) const;

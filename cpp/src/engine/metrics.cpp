@@ -16,6 +16,8 @@ const char* outcome(FinishReason reason) {
       return "cancelled";
     case FinishReason::failed:
       return "failed";
+    case FinishReason::timeout:
+      return "timeout";
     case FinishReason::none:
       break;
   }
@@ -23,7 +25,8 @@ const char* outcome(FinishReason reason) {
 }
 
 Metrics::Metrics() {
-  for (const char* name : {"stop", "length", "cancelled", "failed", "rejected"}) totals_.requests[name] = 0;
+  for (const char* name : {"stop", "length", "cancelled", "failed", "timeout", "rejected"})
+    totals_.requests[name] = 0;
   totals_.time_to_first_token = request_histogram();
   totals_.inter_token = request_histogram();
   totals_.step_duration = request_histogram();

@@ -24,6 +24,7 @@ std::unique_ptr<Session> Session::choice(RequestId other) const {
   made->counted = prompt_tokens;
   made->cached = cached;
   made->submitted_at = submitted_at;
+  made->rank = rank;
   return made;
 }
 
@@ -79,9 +80,11 @@ SessionView Session::view(double now) const {
   return out;
 }
 
-bool precedes(const Session& a, const Session& b) {
-  if (a.request.priority != b.request.priority) return a.request.priority > b.request.priority;
-  return a.id < b.id;
+void set_rank(Session& session, double ageing_seconds) {
+  const int priority = session.request.priority;
+  session.rank = ageing_seconds > 0 ? priority * ageing_seconds - session.submitted_at : priority;
 }
+
+bool precedes(const Session& a, const Session& b) { return a.rank != b.rank ? a.rank > b.rank : a.id < b.id; }
 
 }  // namespace pykv::engine

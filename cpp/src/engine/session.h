@@ -34,6 +34,7 @@ struct Session {
 
   std::vector<RequestId> choices;  // further ones, which begin when the prompt is computed
 
+  double rank = 0;  // see precedes()
   double submitted_at = 0, admitted_at = 0, first_token_at = 0, last_token_at = 0;
   bool admitted_once = false;
 
@@ -49,6 +50,7 @@ struct Session {
   // The token after those that there are.
   Token sample(std::span<const float> logits);
 
+  bool overdue(double now) const { return request.timeout && now - submitted_at > *request.timeout; }
   Work work() const;
   EngineEvent event(EngineEvent::Kind kind, double now) const;  // with all counts and times so far
   SessionView view(double now) const;
@@ -56,8 +58,10 @@ struct Session {
 
 using SessionPtr = std::unique_ptr<Session>;
 
-// Higher priority first, then arrival. A preempted session keeps its number and so waits
-// in front of all that came later.
+// Higher rank first, then arrival. All sessions age alike, so ranks do not change while they wait:
+// priority * ageing_seconds - submitted_at. A preempted session keeps its rank and so waits in
+// front of all that came later with its priority.
+void set_rank(Session& session, double ageing_seconds);
 bool precedes(const Session& a, const Session& b);
 
 }  // namespace pykv::engine
