@@ -6,6 +6,9 @@ K: error of the scores q·k / sqrt(head size) of unit-variance queries. V: error
 elements. Both in units of the data's own standard deviation (of scores, of elements), as
 root mean square and maximum, for unit-variance data and for data of which every 16th
 channel is ten times as large, with and without the Hadamard transform.
+
+Attention: error of the output for the last 64 queries against the float64 definition over
+the stored values, so of the kernel alone, in units of the output's standard deviation.
 """
 
 from __future__ import annotations
@@ -21,22 +24,40 @@ import numpy as np
 import numpy.typing as npt
 
 from pykv import _core
+from tests.reference import kernels as reference
 
 QUERIES = 64
 Floats = npt.NDArray[np.floating[Any]]
 
 
-def stored(kind: str, k: Floats, v: Floats, transform: bool) -> tuple[Floats, Floats]:
-    """k, v [cells, head size] as a cache of this type gives them back."""
-    cells, size = k.shape
-    backend = _core.Backend()
-    layer = _core.LayerSpec(kv_heads=1, k_dim=size)
-    blocks = -(-cells // 64)
-    pool = backend.create_pool([layer], kind, kind, blocks, hadamard=transform)
-    backend.commit_blocks(pool, np.arange(blocks))
-    where = np.arange(cells)
-    backend.write_kv(pool, 0, k, v, where)
-    return backend.read_kv(pool, 0, where, (size, size))
+class Stored:
+    """k, v [cells, head size] in a pool of one head."""
+
+    def __init__(self, kind: str, k: Floats, v: Floats, transform: bool) -> None:
+        self.cells, self.size = k.shape
+        self.backend = _core.Backend()
+        layer = _core.LayerSpec(kv_heads=1, k_dim=self.size)
+        blocks = -(-self.cells // 64)
+        self.pool = self.backend.create_pool([layer], kind, kind, blocks, hadamard=transform)
+        self.backend.commit_blocks(self.pool, np.arange(blocks))
+        where = np.arange(self.cells)
+        self.backend.write_kv(self.pool, 0, k, v, where)
+        self.k, self.v = self.backend.read_kv(self.pool, 0, where, (self.size, self.size))
+
+    def attention_error(self, q: Floats) -> Floats:
+        """Of each element, for queries of the last tokens."""
+        first, scale = self.cells - len(q), self.size**-0.5
+        actual = self.backend.attend(
+            self.pool, 0, q, segments=[(0, 0, self.cells, 0, 0)],
+            groups=[(0, len(q), first, 0, 1, first)],
+            heads=1, scale=scale, out_width=self.size,
+        )  # fmt: skip
+        exact = reference.attention(
+            q, range(first, self.cells), reference.Tokens(self.k, self.v, range(self.cells), None),
+            reference.Attention(1, 1, float(np.float32(scale))),
+        )  # fmt: skip
+        error: Floats = np.abs(actual - exact) / np.std(exact)
+        return error
 
 
 def data(rng: np.random.Generator, cells: int, size: int, outliers: bool) -> Floats:
@@ -49,13 +70,20 @@ def data(rng: np.random.Generator, cells: int, size: int, outliers: bool) -> Flo
 def errors(kind: str, outliers: bool, transform: bool, shape: tuple[int, int]) -> dict[str, float]:
     rng = np.random.default_rng(5)
     k, v = data(rng, *shape, outliers), data(rng, *shape, outliers)
-    q = rng.normal(size=(QUERIES, shape[1]))
-    stored_k, stored_v = (x.astype(np.float64) for x in stored(kind, k, v, transform))
+    q = rng.normal(size=(QUERIES, shape[1])).astype(np.float32)
+    cache = Stored(kind, k, v, transform)
     found = {}
-    for stage, exact, actual in (("K", q @ k.T, q @ stored_k.T), ("V", v, stored_v)):
-        error = np.abs(actual - exact) / np.std(exact)
+
+    def add(stage: str, error: Floats) -> None:
         found[f"{stage} rms"] = float(np.sqrt(np.mean(error**2)))
         found[f"{stage} max"] = float(error.max())
+
+    for stage, exact, actual in (
+        ("K", q @ k.T.astype(np.float64), q @ cache.k.T.astype(np.float64)),
+        ("V", v, cache.v.astype(np.float64)),
+    ):
+        add(stage, np.abs(actual - exact) / np.std(exact))
+    add("attention", cache.attention_error(q))
     return found
 
 
@@ -74,21 +102,23 @@ def measure(shape: tuple[int, int]) -> list[dict[str, Any]]:
     return rows
 
 
-def print_table(rows: Sequence[dict[str, Any]]) -> None:
-    """A line per type: RMS / maximum of K, then of V, in the four settings."""
+SETTINGS = [
+    f"{data}{how}" for data in ("unit variance", "outliers") for how in ("", ", transformed")
+]
+
+
+def print_tables(rows: Sequence[dict[str, Any]]) -> None:
+    """For K, V and attention a line per type: RMS / maximum in the four settings."""
     values = {row["row"]: row["value"] for row in rows}
-    settings = [
-        f"{data}{how}" for data in ("unit variance", "outliers") for how in ("", ", transformed")
-    ]
-    print("| type | " + " | ".join(f"{stage}, {s}" for stage in "KV" for s in settings) + " |")
-    print("|---" * 9 + "|")
-    for kind in _core.kv_types():
-        cells = [
-            f"{values[f'{stage} rms, {kind}, {s}']:.1e} / {values[f'{stage} max, {kind}, {s}']:.1e}"
-            for stage in "KV"
-            for s in settings
-        ]
-        print(f"| {kind} | " + " | ".join(cells) + " |")
+    for stage in ("K", "V", "attention"):
+        print(f"| {stage} | " + " | ".join(SETTINGS) + " |")
+        print("|---" * 5 + "|")
+        for kind in _core.kv_types():
+            rms = [values[f"{stage} rms, {kind}, {setting}"] for setting in SETTINGS]
+            most = [values[f"{stage} max, {kind}, {setting}"] for setting in SETTINGS]
+            pairs = [f"{a:.1e} / {b:.1e}" for a, b in zip(rms, most, strict=True)]
+            print(f"| {kind} | " + " | ".join(pairs) + " |")
+        print()
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -98,7 +128,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--json", type=Path, help="also write the rows to this file")
     options = parser.parse_args(argv)
     rows = measure((options.cells, options.head_size))
-    print_table(rows)
+    print_tables(rows)
     if options.json:
         options.json.write_text(json.dumps(rows, indent=2) + "\n", encoding="utf-8")
     return 0

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from pykv import _core
@@ -12,6 +12,16 @@ from pykv.cache_types import Layer, Rope
 
 def core_layers(layers: Sequence[Layer]) -> tuple[list[_core.LayerSpec], list[_core.RopeParams]]:
     """The layer table, and the rotary embeddings that its ``rope_id`` count."""
+    if isinstance(layers, Layer) or not isinstance(layers, Iterable):
+        raise TypeError(
+            f"[CacheConfig] layers must be a sequence of Layer, not {type(layers).__name__}"
+        )
+    layers = list(layers)
+    for index, layer in enumerate(layers):
+        if not isinstance(layer, Layer):
+            raise TypeError(
+                f"[CacheConfig] layers[{index}] must be a Layer, not {type(layer).__name__}"
+            )
     ropes: list[Rope] = []
     for layer in layers:
         if layer.rope is not None and layer.rope not in ropes:

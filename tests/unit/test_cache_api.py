@@ -113,7 +113,7 @@ def test_every_field_of_a_layer_survives_the_core() -> None:
 
 def test_errors_name_what_the_caller_called() -> None:
     def refused(**given: Any) -> str:
-        with pytest.raises(pykv.Error) as error:
+        with pytest.raises((pykv.Error, TypeError)) as error:
             pykv.Cache(pykv.CacheConfig(**{"layers": [pykv.Layer(1, 64, 64)], "cells": 64} | given))
         return str(error.value)
 
@@ -121,6 +121,10 @@ def test_errors_name_what_the_caller_called() -> None:
     assert refused(layers=[pykv.Layer(1, 60, 64)]).startswith("[Cache] layer 0: k_dim is 60;")
     assert refused(type_k="q9").startswith('[DType] "q9" is not a K or V type')
     assert refused(watermarks=(0.5, 0.1)).startswith("[Watermarks] low 0.5")
+    wide = pykv.Layer(1, 80, 64)
+    assert refused(layers=[wide], type_k="q8_0").startswith("[Cache] q8_0 needs a head size that")
+    assert refused(layers=wide) == "[CacheConfig] layers must be a sequence of Layer, not Layer"
+    assert refused(layers=[wide, {}]) == "[CacheConfig] layers[1] must be a Layer, not dict"
 
 
 def test_a_step_keeps_its_cache_alive() -> None:

@@ -32,10 +32,10 @@ std::size_t place_parts(TileLayout& tile, std::size_t cells) {
 void check_tile(const char* side, DType type, std::uint32_t dim) {
   const DTypeTraits& t = traits(type);
   if (!t.for_kv)
-    throw InvalidArgument(std::string("[BlockLayout] ") + t.name + " is not a " + side + " type; use f16");
+    throw InvalidArgument(std::string("[Cache] ") + t.name + " is not a " + side + " type; use f16");
   const std::uint32_t multiple = is_quantized(type) ? t.block_elements : kFloatMultiple;
   if (dim != 0 && dim % multiple == 0) return;
-  throw InvalidArgument(std::string("[BlockLayout] ") + t.name + " needs a head size that is a multiple of " +
+  throw InvalidArgument(std::string("[Cache] ") + t.name + " needs a head size that is a multiple of " +
                         std::to_string(multiple) + ", " + side + "_dim is " + std::to_string(dim) +
                         (is_quantized(type) ? "; use f16, bf16 or f32" : "; pad the heads"));
 }
