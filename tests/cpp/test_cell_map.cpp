@@ -85,6 +85,21 @@ TEST(wrong_changes_throw_and_change_nothing) {
   map.check_integrity();
 }
 
+TEST(a_change_that_fails_at_its_second_extent_undoes_the_first) {
+  CellMap map(1);
+  map.take(a, {0, 30});
+  map.add_holder({0, 10});
+  map.set_in_tree({20, 10});
+  map.drop_holder({20, 10});  // extents with 2 holders, 1 holder, the tree's flag alone
+  CHECK_THROWS(IntegrityError, map.drop_holder(0, (std::uint64_t{1} << 25) - 1));
+  CHECK_THROWS(IntegrityError, map.set_in_tree(CellSpan{5, 20}));
+  CHECK_THROWS(IntegrityError, map.clear_in_tree(CellSpan{0, 25}));
+  CHECK_THROWS(IntegrityError, map.add_holder(0, (std::uint64_t{1} << 31) - 1));
+  CHECK(map.holders(0) == 2 && map.holders(9) == 2 && map.holders(10) == 1 && map.holders(20) == 0);
+  CHECK(!map.in_tree(19) && map.in_tree(20) && map.counts().active == 20 && map.counts().idle == 10);
+  map.check_integrity();
+}
+
 TEST(the_own_lease_comes_first_and_continues_behind_the_last_cell) {
   CellMap map(4);
   take_all(map, a, find_one(map, a, 10));

@@ -733,6 +733,7 @@ struct Twins : World {
     }
     const PrefixMatch match = tree.match(space, query);
     CHECK(match.tokens == expected.tokens && match.pending == expected.pending);
+    CHECK(tree.match_length(space, query) == expected.tokens);
     std::vector<CellIndex> matched;
     for (const Run& run : match.runs) {
       CHECK(run.first == static_cast<Pos>(matched.size()) && run.rotation == 0);

@@ -17,6 +17,7 @@ namespace {
 
 constexpr auto adopt = RunList::Hold::adopt;
 constexpr auto share = RunList::Hold::share;
+constexpr std::uint32_t kLeaf = 32;  // pieces of a leaf
 
 // Grows `list` by `count` tokens in the cells that the map finds.
 bool grow(CellMap& map, RunList& list, SeqId seq, std::uint32_t count) {
@@ -158,7 +159,7 @@ TEST(a_long_span_is_shared_by_a_few_nodes) {
   CHECK(copy.runs() == 99000 - 77 && copy.begin() == 77 && copy.end() == 99000);
   std::uint32_t held_twice = 0;  // cells that the copy holds itself
   for (std::uint32_t i = 0; i < count; ++i) held_twice += map.holders(2 * i) - 1;
-  CHECK(held_twice <= 4 * 16);
+  CHECK(held_twice <= 4 * kLeaf);
   copy.check_integrity();
 
   RunList less(list);
@@ -166,7 +167,7 @@ TEST(a_long_span_is_shared_by_a_few_nodes) {
   CHECK(less.tokens() == count - 49501 && less.next(500) == 50001 && less.previous(50001) == 499);
   held_twice = 0;
   for (std::uint32_t i = 0; i < count; ++i) held_twice += map.holders(2 * i) - 1;
-  CHECK(held_twice <= 10 * 16);
+  CHECK(held_twice <= 10 * kLeaf);
   less.check_integrity();
   CHECK_THROWS(InvalidArgument, copy.insert(list, {98999, 99100}));
   CHECK(copy.end() == 99000);

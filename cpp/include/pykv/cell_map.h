@@ -120,6 +120,12 @@ class CellMap {
   void restore_lease(SeqId seq, std::optional<BlockIndex> block) noexcept;
 
   const CellCounts& counts() const { return counts_; }
+  // Asks for the memory of what will be read or changed of the cell's block.
+  void fetch(CellIndex cell) const {
+    __builtin_prefetch(&blocks_[cell / kBlockCells]);
+    for (std::uint32_t i = 0; i < kBlockCells; i += 16)
+      __builtin_prefetch(&words_[std::size_t{cell} / kBlockCells * kBlockCells + i]);
+  }
   std::uint32_t holders(CellIndex cell) const;  // runs of sequences only
   bool in_tree(CellIndex cell) const;
   bool is_free(CellIndex cell) const;
@@ -155,6 +161,8 @@ class CellMap {
   void change(CellSpan cells);
   template <class Change>
   void change(BlockIndex block, std::uint64_t cells);
+  template <class Change>
+  [[noreturn]] void refuse(BlockIndex block, std::uint64_t cells, std::uint64_t changed);
   // Throws IntegrityError unless all `cells` are held and allowed(word) holds for them.
   template <class Allowed>
   void require(CellSpan cells, Allowed allowed, const char* message) const;
@@ -163,7 +171,6 @@ class CellMap {
   std::uint32_t word(CellIndex cell, const char* method) const;  // 0: free
   void split_around(BlockIndex block, std::uint64_t cells);
   void merge_around(BlockIndex block, std::uint64_t cells);
-  void count(std::uint32_t holder_word, std::uint32_t cells, bool add);
   void move_lease(SeqId seq, BlockIndex block, bool block_has_rest);
   void refresh(BlockIndex block);
   void check_block(BlockIndex block, CellCounts& recount) const;

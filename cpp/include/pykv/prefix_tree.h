@@ -71,6 +71,8 @@ class PrefixTree {
 
   // Longest ready prefix of `tokens` in `ns`. Does not change the tree.
   PrefixMatch match(NamespaceId ns, std::span<const Token> tokens) const;
+  // Only how many tokens that are; looks at no cell.
+  std::uint32_t match_length(NamespaceId ns, std::span<const Token> tokens) const;
 
   // A place in the tree. Create with attach(), give back with detach().
   using HolderId = Id<struct HolderTag, std::uint32_t>;

@@ -5,13 +5,13 @@
 // cells, not extents: extent boundaries move when others share or leave, runs do not.
 //
 // Positions never descend; they may have gaps, and neighbours may share one (then no run
-// has two tokens of it). The list is a balanced tree (B+ tree). A leaf holds up to 16
+// has two tokens of it). The list is a balanced tree (B+ tree). A leaf holds up to 32
 // *pieces*: parts of runs that lie in one block each. Pieces that continue each other are
 // one run wherever runs are counted or visited, also across leaves. Copying a list (fork)
 // copies one pointer: O(1). Each leaf holds its cells once in the CellMap, however many
 // lists share the leaf; the last list to go drops it.
 // A change writes in place where the list is the only owner; shared nodes on its path are
-// copied first: O(log pieces), plus a holder for each of the at most 16 pieces of a leaf.
+// copied first: O(log pieces), plus a holder for each of the at most 32 pieces of a leaf.
 // So copy, append to the copy, and drop one of the two costs O(log pieces) as well.
 //
 // Threads: externally locked with its CellMap, which must outlive it.
@@ -113,7 +113,7 @@ class RunList {
 
  private:
   struct Node;
-  static constexpr std::size_t kMaxHeight = 16;    // 2^32 pieces need 11
+  static constexpr std::size_t kMaxHeight = 16;    // 2^32 pieces need 9
   using Path = std::array<Node*, kMaxHeight + 1>;  // [h]: a node of height h
   struct Visitor {
     void* target;

@@ -101,6 +101,7 @@ struct Cache::Impl {
   Sequence& find_for_change(SeqId seq, const char* method);
   SeqId insert(Sequence sequence);  // numbers it
   void drop(std::unordered_map<SeqId, Sequence>::iterator at);
+  void shrink_table() noexcept;  // if few sequences are left of many
 
   // `prompt` from exact_upto on is what this sequence will compute.
   void announce(Sequence& sequence, std::span<const Token> prompt);

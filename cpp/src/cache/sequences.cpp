@@ -75,7 +75,18 @@ void Cache::Impl::drop(std::unordered_map<SeqId, Sequence>::iterator at) {
   tree.detach(at->second.holder, now());
   cells.drop_lease(at->first);
   sequences.erase(at);
+  shrink_table();
   touch();
+}
+
+// A table keeps the buckets of all sequences that ever were there at once.
+void Cache::Impl::shrink_table() noexcept {
+  constexpr std::size_t kShare = 16, kSmall = 4096;
+  if (sequences.bucket_count() < kSmall || sequences.size() > sequences.bucket_count() / kShare) return;
+  try {
+    sequences.rehash(4 * sequences.size());
+  } catch (const std::bad_alloc&) {
+  }  // it is only too large
 }
 
 void Cache::Impl::announce(Sequence& sequence, std::span<const Token> prompt) {
@@ -134,7 +145,7 @@ Cache::Opened Cache::open(NamespaceId ns, std::span<const Token> tokens,
 std::uint32_t Cache::match(NamespaceId ns, std::span<const Token> tokens) const {
   check_tokens(tokens, "match");
   const auto lock = impl_->link->lock();
-  return impl_->tree.match(ns, tokens).tokens;
+  return impl_->tree.match_length(ns, tokens);
 }
 
 SeqId Cache::fork(SeqId seq) {

@@ -18,6 +18,14 @@ constexpr std::uint64_t from(std::uint32_t offset) { return offset >= kBlockCell
 
 constexpr std::uint64_t range(std::uint32_t begin, std::uint32_t end) { return from(begin) & ~from(end); }
 
+// `length` bits from `offset` up, both inside a block; 1 at least.
+constexpr std::uint64_t stretch(std::uint32_t offset, std::uint32_t length) {
+  return kAll >> (kBlockCells - length) << offset;
+}
+
+// Bits above `offset`, which is inside a block.
+constexpr std::uint64_t above(std::uint32_t offset) { return (kAll - 1) << offset; }
+
 // Offset of the lowest set bit, kBlockCells if there is none.
 constexpr std::uint32_t lowest(std::uint64_t mask) {
   return static_cast<std::uint32_t>(std::countr_zero(mask));

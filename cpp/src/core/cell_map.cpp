@@ -98,11 +98,12 @@ void CellMap::split_around(BlockIndex index, std::uint64_t cells) {
   }
 }
 
-// Removes the boundaries in and behind `cells` that separate equal extents.
+// Removes the boundaries where stretches of `cells` begin and end that separate equal extents.
+// Inside a stretch none does: what differed before a change differs after it.
 void CellMap::merge_around(BlockIndex index, std::uint64_t cells) {
   Block& block = blocks_[index];
   const std::uint32_t* words = &words_[std::size_t{index} * kBlockCells];
-  std::uint64_t rest = block.start & (cells | cells << 1) & ~(block.free << 1) & ~std::uint64_t{1};
+  std::uint64_t rest = block.start & (cells ^ cells << 1) & ~(block.free << 1) & ~std::uint64_t{1};
   for (; rest != 0; rest &= rest - 1) {
     const std::uint32_t here = bits::lowest(rest);
     const std::uint32_t before = bits::highest(block.start & ~bits::from(here));
@@ -110,35 +111,40 @@ void CellMap::merge_around(BlockIndex index, std::uint64_t cells) {
   }
 }
 
-void CellMap::count(std::uint32_t holder_word, std::uint32_t cells, bool add) {
-  std::uint32_t& counter = holder_word == 0                 ? counts_.free
-                           : holder_count(holder_word) == 0 ? counts_.idle
-                                                            : counts_.active;
-  counter = add ? counter + cells : counter - cells;
-}
-
 struct CellMap::AddHolder {
   static constexpr const char* refusal = "[CellMap.add_holder] a cell is free or has too many holders";
   static bool allowed(std::uint32_t word) { return word != 0 && holder_count(word) < kMaxHolders; }
   static std::uint32_t apply(std::uint32_t word) { return word + 1; }
+  static std::uint32_t undo(std::uint32_t word) { return word - 1; }
+  static bool turns(std::uint32_t before, std::uint32_t) { return holder_count(before) == 0; }
+  static constexpr bool adds = true;
 };
 
 struct CellMap::DropHolder {
   static constexpr const char* refusal = "[CellMap.drop_holder] a cell has no holder";
   static bool allowed(std::uint32_t word) { return holder_count(word) > 0; }
   static std::uint32_t apply(std::uint32_t word) { return word - 1; }
+  static std::uint32_t undo(std::uint32_t word) { return word + 1; }
+  static bool turns(std::uint32_t, std::uint32_t after) { return holder_count(after) == 0; }
+  static constexpr bool adds = false;
 };
 
 struct CellMap::SetInTree {
   static constexpr const char* refusal = "[CellMap.set_in_tree] a cell is free or in the tree already";
   static bool allowed(std::uint32_t word) { return word != 0 && (word & kInTree) == 0; }
   static std::uint32_t apply(std::uint32_t word) { return word | kInTree; }
+  static std::uint32_t undo(std::uint32_t word) { return word & ~kInTree; }
+  static bool turns(std::uint32_t, std::uint32_t) { return false; }
+  static constexpr bool adds = true;
 };
 
 struct CellMap::ClearInTree {
   static constexpr const char* refusal = "[CellMap.clear_in_tree] a cell is not in the tree";
   static bool allowed(std::uint32_t word) { return (word & kInTree) != 0; }
   static std::uint32_t apply(std::uint32_t word) { return word & ~kInTree; }
+  static std::uint32_t undo(std::uint32_t word) { return word | kInTree; }
+  static bool turns(std::uint32_t, std::uint32_t) { return false; }
+  static constexpr bool adds = false;
 };
 
 template <class Change>
@@ -151,32 +157,42 @@ void CellMap::change(CellSpan cells) {
   });
 }
 
+// Undoes what was done to the `changed` ones of the boundaries in `cells`, and throws.
+template <class Change>
+void CellMap::refuse(BlockIndex index, std::uint64_t cells, std::uint64_t changed) {
+  std::uint32_t* words = &words_[std::size_t{index} * kBlockCells];
+  for (std::uint64_t rest = blocks_[index].start & cells & changed; rest != 0; rest &= rest - 1)
+    words[bits::lowest(rest)] = Change::undo(words[bits::lowest(rest)]);
+  merge_around(index, cells);
+  throw IntegrityError(std::string(Change::refusal) + ", in block " + std::to_string(index));
+}
+
 template <class Change>
 void CellMap::change(BlockIndex index, std::uint64_t cells) {
   Block& block = blocks_[index];
   std::uint32_t* words = &words_[std::size_t{index} * kBlockCells];
   split_around(index, cells);
-  bool ok = (block.free & cells) == 0;
-  for (std::uint64_t rest = block.start & cells; rest != 0; rest &= rest - 1)
-    ok = ok && Change::allowed(words[bits::lowest(rest)]);
-  if (!ok) {
-    merge_around(index, cells);
-    throw IntegrityError(std::string(Change::refusal) + ", in block " + std::to_string(index));
-  }
   const std::uint64_t free_before = block.free, ends = block.start | free_before;
+  if ((free_before & cells) != 0) refuse<Change>(index, cells, 0);
+  std::uint64_t freed = 0;
+  std::uint32_t turned = 0;  // cells that are held by sequences from now on, or no more
   for (std::uint64_t rest = block.start & cells; rest != 0; rest &= rest - 1) {
     const std::uint32_t here = bits::lowest(rest);
-    const std::uint32_t next = bits::lowest(ends & bits::from(here + 1));
-    const std::uint32_t word = Change::apply(words[here]);
-    count(words[here], next - here, false);
-    count(word, next - here, true);
-    words[here] = word;
-    if (word != 0) continue;
-    block.free |= bits::range(here, next);
-    block.start &= ~bits::one(here);
+    const std::uint32_t length = bits::lowest(ends & bits::above(here)) - here;
+    const std::uint32_t before = words[here], after = Change::apply(before);
+    if (!Change::allowed(before)) refuse<Change>(index, cells, ~bits::from(here));
+    turned += Change::turns(before, after) ? length : 0;
+    freed |= after == 0 ? bits::stretch(here, length) : 0;
+    words[here] = after;
   }
+  block.free |= freed;
+  block.start &= ~freed;
+  const std::uint32_t more_active = Change::adds ? turned : 0U - turned;  // modulo 2^32
+  counts_.active += more_active;
+  counts_.idle -= more_active + bits::count(freed);
+  counts_.free += bits::count(freed);
   merge_around(index, cells);
-  if (freed_call_ && block.free != free_before) freed_call_(index, block.free & ~free_before);
+  if (freed_call_ && freed != 0) freed_call_(index, freed);
   if (block.free == bits::kAll && free_before != bits::kAll) ++counts_.free_blocks;
   if (free_before == 0 ? block.free != 0 : block.free == bits::kAll) refresh(index);
 }
@@ -235,8 +251,8 @@ void CellMap::take(SeqId seq, CellSpan cells) {
     merge_around(index, bits::range(begin, end));
     if (was_whole || block.free == 0) refresh(index);
   });
-  count(0, cells.length, false);
-  count(1, cells.length, true);
+  counts_.free -= cells.length;
+  counts_.active += cells.length;
 }
 
 void CellMap::add_holder(CellSpan cells) { change<AddHolder>(cells); }

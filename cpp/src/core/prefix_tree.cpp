@@ -78,22 +78,23 @@ PrefixTree::~PrefixTree() {
 const TreeCounts& PrefixTree::counts() const { return impl_->counts; }
 
 PrefixMatch PrefixTree::match(NamespaceId ns, std::span<const Token> tokens) const {
-  const PrefixNodes& nodes = impl_->nodes;
   PrefixMatch match;
-  std::uint32_t at = Impl::kRoot;
-  while (!tokens.empty()) {
-    at = nodes.child(at, ns.value, tokens.front());
-    if (at == 0) break;
-    const PrefixNode& node = nodes[at];
-    const std::uint32_t same = common_prefix(node.tokens.view(), tokens);
+  impl_->nodes.walk(Impl::kRoot, ns.value, tokens, [&](std::uint32_t id, std::uint32_t same) {
+    const PrefixNode& node = impl_->nodes[id];
     const std::uint32_t ready = std::min(same, node.ready);
     add_runs(match.runs, node, ready);
     match.tokens += ready;
     match.pending += same - ready;
-    if (same < node.length()) break;
-    tokens = tokens.subspan(same);
-  }
+  });
   return match;
+}
+
+std::uint32_t PrefixTree::match_length(NamespaceId ns, std::span<const Token> tokens) const {
+  std::uint32_t length = 0;
+  impl_->nodes.walk(Impl::kRoot, ns.value, tokens, [&](std::uint32_t id, std::uint32_t same) {
+    length += std::min(same, impl_->nodes[id].ready);
+  });
+  return length;
 }
 
 PrefixTree::HolderId PrefixTree::attach(NamespaceId ns, std::span<const Token> tokens, std::uint32_t depth,
@@ -127,8 +128,8 @@ PrefixTree::HolderId PrefixTree::copy(HolderId holder) {
 
 void PrefixTree::detach(HolderId holder, double now) {
   const std::uint32_t node = impl_->node_of(holder, "detach");
-  impl_->holder_nodes[holder.value] = Impl::kNoNode;
-  impl_->free_holders.push_back(holder.value);
+  impl_->holder_nodes[holder.value] = Impl::kFreeHolder | impl_->first_free_holder;
+  impl_->first_free_holder = holder.value;
   --impl_->counts.holders;
   impl_->release(node, now);
 }

@@ -19,6 +19,7 @@ void check_links(const PrefixNodes& nodes, std::uint32_t id) {
   require(node.length() > 0, id, "it is empty");
   require(node.start == parent.end(), id, "it does not begin where its parent ends");
   require(node.first == node.tokens.view().front(), id, "its edge names another token");
+  nodes.require_edge(id);
   require(nodes.child(node.parent, node.name_space, node.first) == id, id,
           "its edge is missing or another child has the same");
   require(node.ready <= node.length(), id, "more tokens are ready than it has");
@@ -97,7 +98,7 @@ void PrefixTree::check_integrity() const {
     recount.candidates += node.is_candidate ? 1 : 0;
   }
   for (const std::uint32_t node : impl_->holder_nodes) {
-    if (node == Impl::kNoNode) continue;
+    if ((node & Impl::kFreeHolder) != 0) continue;
     ++holders[node];
     ++recount.holders;
   }

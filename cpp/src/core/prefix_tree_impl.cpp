@@ -9,20 +9,19 @@
 namespace pykv {
 
 std::uint32_t PrefixTree::Impl::node_of(HolderId holder, const char* method) const {
-  if (holder.value < holder_nodes.size() && holder_nodes[holder.value] != kNoNode)
+  if (holder.value < holder_nodes.size() && (holder_nodes[holder.value] & kFreeHolder) == 0)
     return holder_nodes[holder.value];
   throw InvalidArgument(std::string("[PrefixTree.") + method + "] holder " + std::to_string(holder.value) +
                         " is not attached; use an id that attach() or copy() gave");
 }
 
 PrefixTree::HolderId PrefixTree::Impl::new_holder(std::uint32_t node) {
-  if (free_holders.empty()) {
-    holder_nodes.push_back(kNoNode);
-    free_holders.reserve(holder_nodes.capacity());  // so that detach() cannot fail
-    free_holders.push_back(static_cast<std::uint32_t>(holder_nodes.size() - 1));
+  if (first_free_holder == kNoHolder) {
+    holder_nodes.push_back(kFreeHolder | kNoHolder);
+    first_free_holder = static_cast<std::uint32_t>(holder_nodes.size() - 1);
   }
-  const std::uint32_t id = free_holders.back();
-  free_holders.pop_back();
+  const std::uint32_t id = first_free_holder;
+  first_free_holder = holder_nodes[id] & ~kFreeHolder;
   holder_nodes[id] = node;
   hold(node);
   ++counts.holders;
@@ -74,6 +73,7 @@ std::uint32_t PrefixTree::Impl::end_of(const PrefixNodes::Reach& reach) {
 }
 
 std::uint32_t PrefixTree::Impl::ancestor_at(std::uint32_t node, std::uint32_t depth) const {
+  if (depth == 0) return kRoot;  // however many nodes there are above
   while (node != kRoot && nodes[node].start >= depth) node = nodes[node].parent;
   return node;
 }

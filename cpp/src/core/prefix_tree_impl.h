@@ -12,7 +12,8 @@ namespace pykv {
 
 struct PrefixTree::Impl {
   static constexpr std::uint32_t kRoot = 0;
-  static constexpr std::uint32_t kNoNode = ~std::uint32_t{0};
+  static constexpr std::uint32_t kFreeHolder = std::uint32_t{1} << 31;  // above every node id
+  static constexpr std::uint32_t kNoHolder = kFreeHolder - 1;
 
   Impl(CellMap& map, EvictionPolicy& eviction, EdgeHash hash) : cells(map), policy(eviction), nodes(hash) {}
 
@@ -56,8 +57,8 @@ struct PrefixTree::Impl {
   CellMap& cells;
   EvictionPolicy& policy;
   PrefixNodes nodes;
-  std::vector<std::uint32_t> holder_nodes;  // by holder id; kNoNode: not in use
-  std::vector<std::uint32_t> free_holders;
+  std::vector<std::uint32_t> holder_nodes;  // by holder id; with kFreeHolder: the next free id
+  std::uint32_t first_free_holder = kNoHolder;
   std::vector<std::uint32_t> path;  // scratch of publish()
   TreeCounts counts;
 };

@@ -43,7 +43,12 @@ std::uint32_t PrefixNodes::tag_of(std::uint32_t parent, std::uint32_t name_space
 }
 
 std::uint32_t PrefixNodes::child(std::uint32_t parent, std::uint32_t name_space, Token token) const {
-  if ((*this)[parent].children == 0) return 0;
+  const PrefixNode& from = (*this)[parent];
+  if (from.children == 0) return 0;
+  if (from.children == 1) {  // no need of the table
+    const PrefixNode& only = (*this)[from.child_xor];
+    return only.first == token && only.name_space == name_space ? from.child_xor : 0;
+  }
   const std::uint32_t tag = tag_of(parent, name_space, token);
   const std::size_t mask = edges_.size() - 1;
   for (std::size_t at = tag & mask; edges_[at].node != 0; at = (at + 1) & mask) {
@@ -65,6 +70,8 @@ std::size_t PrefixNodes::edge_of(std::uint32_t id) const {
   }
   return at;
 }
+
+void PrefixNodes::require_edge(std::uint32_t id) const { static_cast<void>(edge_of(id)); }
 
 void PrefixNodes::grow_edges() {
   std::vector<Edge> old(edges_.size() * 2);
@@ -204,14 +211,8 @@ void PrefixNodes::erase(std::uint32_t id) {
 PrefixNodes::Reach PrefixNodes::follow(std::uint32_t node, std::uint32_t name_space,
                                        std::span<const Token> tokens) const {
   Reach reach{node, (*this)[node].length(), 0};
-  while (reach.matched < tokens.size()) {
-    const std::uint32_t next = child(reach.node, name_space, tokens[reach.matched]);
-    if (next == 0) break;
-    const PrefixNode& entered = (*this)[next];
-    const std::uint32_t same = common_prefix(entered.tokens.view(), tokens.subspan(reach.matched));
-    reach = {next, same, reach.matched + same};
-    if (same < entered.length()) break;
-  }
+  walk(node, name_space, tokens,
+       [&](std::uint32_t next, std::uint32_t same) { reach = {next, same, reach.matched + same}; });
   return reach;
 }
 

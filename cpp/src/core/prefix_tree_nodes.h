@@ -57,6 +57,9 @@ struct PrefixNode {
   bool is_ready() const { return ready == length(); }
 };
 
+// Length of the common prefix.
+std::uint32_t common_prefix(std::span<const Token> a, std::span<const Token> b);
+
 // Node 0 is the root. Ids are reused; addresses stay valid while a node lives.
 class PrefixNodes {
  public:
@@ -69,6 +72,8 @@ class PrefixNodes {
 
   // Child of `parent` that begins with `token` in `name_space`; 0 if there is none.
   std::uint32_t child(std::uint32_t parent, std::uint32_t name_space, Token token) const;
+
+  void require_edge(std::uint32_t id) const;  // throws IntegrityError if the table lacks it
 
   // A new leaf behind `parent`. Strong exception guarantee, as for split() and merge().
   std::uint32_t create(std::uint32_t parent, std::uint32_t name_space, std::span<const Token> tokens);
@@ -90,6 +95,23 @@ class PrefixNodes {
   };
   Reach follow(std::uint32_t node, std::uint32_t name_space, std::span<const Token> tokens) const;
 
+  // Calls visit(node, leading tokens of it that match) for each node on the way along `tokens`
+  // from the end of `node`; the last one may match in part.
+  template <class Visit>
+  void walk(std::uint32_t node, std::uint32_t name_space, std::span<const Token> tokens, Visit visit) const {
+    while (!tokens.empty()) {
+      node = child(node, name_space, tokens.front());
+      if (node == 0) return;
+      const PrefixNode& entered = (*this)[node];
+      // The edge has compared the first token; a node of one is not looked into.
+      const std::uint32_t length = entered.length();
+      const std::uint32_t same = length == 1 ? 1 : common_prefix(entered.tokens.view(), tokens);
+      visit(node, same);
+      if (same < length) return;
+      tokens = tokens.subspan(same);
+    }
+  }
+
  private:
   static constexpr std::uint32_t kChunk = 256;
   struct Edge {
@@ -110,8 +132,5 @@ class PrefixNodes {
   std::vector<Edge> edges_;  // open addressing, a power of two, at most 3/4 used
   std::uint32_t used_ = 0;
 };
-
-// Length of the common prefix.
-std::uint32_t common_prefix(std::span<const Token> a, std::span<const Token> b);
 
 }  // namespace pykv

@@ -46,9 +46,9 @@ inline RunSummary operator+(const RunSummary& a, const RunSummary& b) {
 
 // All leaves have height 0 and the same depth. A node is at least half full, unless it is
 // the root or on the right edge of its list, so that the height is at most
-// log8(pieces) + 1.
+// log16(pieces) + 1.
 struct RunList::Node {
-  static constexpr std::uint32_t kFanout = 16;
+  static constexpr std::uint32_t kFanout = 32;
 
   std::uint32_t refs = 1;  // lists and nodes that point here
   std::uint16_t height = 0;
@@ -96,7 +96,7 @@ void RunList::Node::for_blocks(std::uint32_t index, Change change) const {
   for (; index < count; ++index) {
     const Run& piece = pieces[index];
     const std::uint32_t offset = piece.cell % kBlockCells;
-    const std::uint64_t more = bits::range(offset, offset + piece.length);
+    const std::uint64_t more = bits::stretch(offset, piece.length);
     if (cells != 0 && (block != piece.cell / kBlockCells || (cells & more) != 0)) {
       change(block, cells);
       cells = 0;
