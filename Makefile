@@ -8,6 +8,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 JOBS ?= $(shell nproc 2>/dev/null || echo 2)
 SERVE_ARGS ?=
+BENCH_ARGS ?=
 FUZZ_SECONDS ?= 600
 SANITIZED_TESTS ?= -q tests/kernels tests/property tests/unit/test_cache_api.py \
   tests/unit/test_cache_arguments.py tests/unit/test_cache_sharing.py tests/unit/test_cache_steps.py \
@@ -27,7 +28,7 @@ help:
 	@echo "make fuzz-long    FUZZ_SECONDS (600) of each fuzzer with inputs that are new each time"
 	@echo "make test-long    random walks and property tests with many more operations (an hour)"
 	@echo "make stubs        regenerate pykv/_core.pyi"
-	@echo "make bench        the batched bench beside llama.cpp (long)"
+	@echo "make bench        speed beside llama.cpp and OpenVINO GenAI (long; BENCH_ARGS=--quick: minutes)"
 	@echo "make clean        remove build products and .venv"
 
 $(VENV)/.created:
@@ -115,8 +116,9 @@ test-long: build
 	PYKV_WALK_OPERATIONS=10000000 ctest --preset dev --timeout 7200 -R test_cache_walk
 	python -m pytest tests/property --hypothesis-profile=long $(PYTEST_ARGS)
 
-bench: $(VENV)/.installed
-	$(BIN)/python benchmarks/batched_vs_llama_cpp.py
+bench: build
+	$(BIN)/python -m pykv pull
+	$(BIN)/python -m benchmarks.vs_peers $(BENCH_ARGS)
 
 clean:
 	rm -rf build dist $(VENV) pykv/_core*.so pykv/dashboard
