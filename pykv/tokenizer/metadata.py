@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pykv._core import CorruptModel, UnsupportedModel
-from pykv.tokenizer.endings import END_TEXTS, HARMONY, NEVER_PLAIN
+from pykv.tokenizer.endings import ALL_TEXTS, END_TEXTS, FILL_IN_TEXTS, ends_no_turn
 
 PREFIX = "tokenizer.ggml."
 MODELS = {"gpt2": "byte-level BPE", "llama": "SentencePiece BPE"}
@@ -86,6 +86,7 @@ def read_vocabulary(gguf: Metadata) -> Vocabulary:
         raise _corrupt(f"a token has {longest} characters; the limit is {_MAX_TOKEN_CHARS}")
     types = _types(gguf, len(tokens))
     bos_id, eos_id = (_token_id(gguf, name, len(tokens)) for name in ("bos", "eos"))
+    eog_ids, types = _ends(gguf, tokens, types, eos_id)
     return Vocabulary(
         model=model,
         tokens=tokens,
@@ -96,7 +97,7 @@ def read_vocabulary(gguf: Metadata) -> Vocabulary:
         bos_id=bos_id,
         eos_id=eos_id,
         unknown_id=_token_id(gguf, "unknown", len(tokens)),
-        eog_ids=_end_ids(gguf, tokens, types, eos_id),
+        eog_ids=eog_ids,
         add_bos=flag(gguf, "add_bos_token"),
         add_eos=bool(flag(gguf, "add_eos_token")),
         add_space_prefix=flag(gguf, "add_space_prefix"),
@@ -194,21 +195,29 @@ def _token_id(gguf: Metadata, name: str, count: int) -> int | None:
     return value
 
 
-def _end_ids(
+def _ends(
     gguf: Metadata, tokens: Sequence[str], types: npt.NDArray[np.uint8], eos_id: int | None
-) -> frozenset[int]:
-    names = ("eot", "eom", "fim_pad", "fim_rep", "fim_sep")
-    named = {eos_id, *(_token_id(gguf, name, len(tokens)) for name in names)}
-    special = np.isin(types, [TokenType.CONTROL, TokenType.USER_DEFINED])
-    by_text = {}
-    for index in np.flatnonzero(special).tolist():
-        text = tokens[index]
-        plain = types[index] == TokenType.USER_DEFINED and text in NEVER_PLAIN
-        if text in END_TEXTS and not plain:
-            by_text[text] = index
-    if by_text.keys() >= HARMONY:
-        del by_text["<|end|>"]
-    return frozenset({*by_text.values(), *(i for i in named if i is not None)})
+) -> tuple[frozenset[int], npt.NDArray[np.uint8]]:
+    """Ids of the tokens that end a text, and the types with those known by their text as
+    control tokens instead of user-defined ones, so that nobody's words can pose as an end.
+    Ordinary tokens stay what they are, since merges lead to them (Qwen's "</s>")."""
+    places = {text: tokens.index(text) for text in ALL_TEXTS.intersection(tokens)}
+    texts = places.keys() & END_TEXTS
+    found = {eos_id, *(_token_id(gguf, name, len(tokens)) for name in ("eot", "eom"))}
+    for name, known in FILL_IN_TEXTS.items():
+        token = _token_id(gguf, name, len(tokens))
+        found.add(token)
+        if token is None:
+            texts = {*texts, *[text for text in known if text in places][:1]}
+    if exception := ends_no_turn(texts):
+        texts = texts - {exception}
+    ends = [places[text] for text in texts]
+    types = types.copy()
+    types[[i for i in ends if types[i] == TokenType.USER_DEFINED]] = TokenType.CONTROL
+    if exception == "<|end|>":
+        types[places[exception]] = TokenType.USER_DEFINED  # shown: it parts channels
+    found.update(ends)
+    return frozenset(token for token in found if token is not None), types
 
 
 def _strip_after(

@@ -231,8 +231,9 @@ def test_gemma3_text_equals_the_golden_text(gemma3: Tokenizer, golden_gemma3: An
 
 def test_gemma3_specials(gemma3: Tokenizer) -> None:
     assert (gemma3.bos_id, gemma3.eos_id, gemma3.vocab_size) == (2, 1, 262144)
-    assert gemma3.eog_ids == {1, 106}  # and not the HTML tag </s>
-    assert gemma3.encode("</s>") == [2, 212]
+    assert gemma3.eog_ids == {1, 106, 212}  # llama.cpp's; 212 is </s>, user-defined in the file
+    assert gemma3.encode("a</s>b") == [2, 236746, 954, 236751, 236813, 236763]  # as llama.cpp
+    assert gemma3.encode("a</s>b", parse_special=True) == [2, 236746, 212, 236763]
     assert 106 not in gemma3.encode("<end_of_turn>")
     assert gemma3.max_token_bytes == 48
 

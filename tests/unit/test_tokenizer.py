@@ -104,7 +104,7 @@ def test_special_ids(small: Tokenizer, make: Any) -> None:
     assert make(fim_pad_token_id=9).eog_ids == {1, 9, IM_END}
     types = values()["tokenizer.ggml.token_type"]
     plain = make(token_type=[*types[:IM_END], NORMAL, *types[IM_END + 1 :]])
-    assert plain.eog_ids == {1}
+    assert plain.eog_ids == {1, IM_END}
 
 
 def test_texts_that_end_a_turn(make: Any) -> None:
@@ -115,9 +115,26 @@ def test_texts_that_end_a_turn(make: Any) -> None:
         return {tokens[i] for i in found}
 
     assert ends(("</s>", CONTROL), ("<EOT>", USER_DEFINED)) == {"</s>", "<EOT>"}
-    assert ends(("</s>", USER_DEFINED)) == set()  # a tag of HTML, in Gemma 3
-    assert ends(("<|end|>", CONTROL)) == {"<|end|>"}
-    assert ends(("<|end|>", CONTROL), ("<|return|>", CONTROL)) == {"<|return|>"}
+    assert ends(("</s>", USER_DEFINED)) == {"</s>"}
+    assert ends(("</s>", NORMAL), ("<|tool_response>", CONTROL)) == {"<|tool_response>"}
+    assert ends(("<|end|>", CONTROL), ("<|return|>", CONTROL)) == {"<|end|>", "<|return|>"}
+    harmony = [("<|end|>", CONTROL), ("<|return|>", CONTROL), ("<|call|>", CONTROL)]
+    assert ends(*harmony) == {"<|return|>", "<|call|>"}
+    assert ends(("<REPO>", NORMAL), ("<reponame>", CONTROL)) == {"<REPO>"}  # one of a kind
+
+
+def test_ends_known_by_their_text_are_control_tokens(make: Any) -> None:
+    def kinds(*specials: tuple[str, int]) -> list[int]:
+        tokens = [*BYTES, *WORDS, *(text for text, _ in specials)]
+        types = [NORMAL] * 260 + [kind for _, kind in specials]
+        made = make(tokens=tokens, token_type=types, eos_token_id=None)
+        return [int(made.token_type(260 + i)) for i in range(len(specials))]
+
+    assert kinds(("</s>", USER_DEFINED), ("<EOT>", NORMAL)) == [CONTROL, NORMAL]
+    tag = [("</s>", USER_DEFINED), ("<|tool_response>", CONTROL)]  # of HTML, as in Gemma 4
+    assert kinds(*tag) == [USER_DEFINED, CONTROL]
+    harmony = [("<|end|>", CONTROL), ("<|return|>", CONTROL), ("<|call|>", CONTROL)]
+    assert kinds(*harmony) == [USER_DEFINED, CONTROL, CONTROL]
 
 
 def test_bytes_of_tokens(small: Tokenizer) -> None:
@@ -207,7 +224,7 @@ def test_text_equals_the_golden_text(smollm2: Tokenizer, golden: Any) -> None:
 
 def test_smollm2_specials(smollm2: Tokenizer) -> None:
     assert (smollm2.bos_id, smollm2.eos_id, smollm2.vocab_size) == (1, 2, 49152)
-    assert smollm2.eog_ids == {0, 2}
+    assert smollm2.eog_ids == {0, 2, 4}  # 4: <reponame>; llama.cpp's, all three
     assert smollm2.encode("<|im_end|>") != [2]
 
 
