@@ -64,8 +64,10 @@ def exact(smollm2_path: Path, text: list[int]) -> npt.NDArray[np.floating[Any]]:
     return DecoderReference(smollm2_path).logits(text)
 
 
-# q8_0: NumPy with K and V rounded to q8_0 gives 1.8e-3 (docs/precision.md).
-@pytest.mark.parametrize(("kv_type", "bound"), [("f32", 1e-5), ("f16", 1e-5), ("q8_0", 2.2e-3)])
+# What storage costs at most; docs/precision.md has the figures.
+@pytest.mark.parametrize(
+    ("kv_type", "bound"), [("f32", 1e-5), ("f16", 1e-5), ("q8_0", 1e-3), ("q4_0", 0.15)]
+)
 def test_divergence_from_the_exact_pass(
     smollm2: Machine,
     text: list[int],
