@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import tokenizers
 from tokenizers import models
@@ -32,13 +32,11 @@ class ByteLevelBpe:
 
     space_prefix = False
 
-    def __init__(self, vocabulary: Vocabulary, ids: Mapping[str, int], pre: PreTokenizer) -> None:
+    def __init__(self, vocabulary: Vocabulary, ids: dict[str, int], pre: PreTokenizer) -> None:
         """`ids`: the tokens that text can become. Raises `CorruptModel` for merges that
         name other tokens."""
         try:
-            model = models.BPE(
-                vocab=dict(ids), merges=list(vocabulary.merges), ignore_merges=pre.whole_words
-            )
+            model = models.BPE(vocab=ids, merges=vocabulary.merges, ignore_merges=pre.whole_words)
         except Exception as error:  # the library raises plain Exception
             raise CorruptModel(
                 f"[Tokenizer.from_gguf] the merges do not fit the tokens: {error}"

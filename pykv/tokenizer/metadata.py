@@ -5,6 +5,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 from typing import Any, Protocol
 
 import numpy as np
@@ -57,7 +58,7 @@ class Vocabulary:
     model: str  # a key of MODELS
     tokens: Sequence[str]
     types: npt.NDArray[np.uint8]  # TokenType of each token
-    merges: Sequence[tuple[str, str]]  # byte-level BPE only
+    merges: list[tuple[str, str]]  # byte-level BPE only
     scores: npt.NDArray[np.float32] | None  # SentencePiece only
     pre: str
     bos_id: int | None
@@ -91,7 +92,7 @@ def read_vocabulary(gguf: Metadata) -> Vocabulary:
         model=model,
         tokens=tokens,
         types=types,
-        merges=_merges(gguf) if model == "gpt2" else (),
+        merges=_merges(gguf) if model == "gpt2" else [],
         scores=_scores(gguf, len(tokens)) if model == "llama" else None,
         pre=text_of(gguf, PREFIX + "pre", "default"),
         bos_id=bos_id,
@@ -170,17 +171,18 @@ def _scores(gguf: Metadata, count: int) -> npt.NDArray[np.float32]:
     return scores
 
 
-def _merges(gguf: Metadata) -> Sequence[tuple[str, str]]:
+def _merges(gguf: Metadata) -> list[tuple[str, str]]:
     key = PREFIX + "merges"
     merges = _strings(gguf, key)
     # The second part of a merge may hold spaces; the first has one only at its begin.
     pairs: list[Any] = [tuple(merge.split(" ", 1)) for merge in merges]
-    for index, pair in enumerate(pairs):
-        if len(pair) != 2 or not pair[0]:
-            space = merges[index].find(" ", 1)
-            if space < 0:
-                raise _corrupt(f"{key}[{index}] is {merges[index][:80]!r}; expected two parts")
-            pairs[index] = (merges[index][:space], merges[index][space + 1 :])
+    if set(map(len, pairs)) != {2} or not all(map(itemgetter(0), pairs)):
+        for index, pair in enumerate(pairs):
+            if len(pair) != 2 or not pair[0]:
+                space = merges[index].find(" ", 1)
+                if space < 0:
+                    raise _corrupt(f"{key}[{index}] is {merges[index][:80]!r}; expected two parts")
+                pairs[index] = (merges[index][:space], merges[index][space + 1 :])
     # The first of two equal merges has the rank.
     return list(dict.fromkeys(pairs)) if len(set(merges)) < len(merges) else pairs
 

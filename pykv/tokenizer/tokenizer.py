@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol, SupportsIndex
 
@@ -198,7 +198,7 @@ def _present(token: int | None) -> list[int]:
     return [] if token is None else [token]
 
 
-def _model(vocabulary: Vocabulary, ids: Mapping[str, int]) -> tuple[_Model, bool]:
+def _model(vocabulary: Vocabulary, ids: dict[str, int]) -> tuple[_Model, bool]:
     """The model, and whether a begin token is added."""
     if vocabulary.model == "llama":
         model: _Model = SentencePieceBpe(vocabulary, ids)
