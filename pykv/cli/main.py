@@ -20,6 +20,7 @@ from pykv.cli import config
 EXAMPLES = """examples:
   pykv pull                           fetch the default model, SmolLM2-135M (98 MB)
   pykv serve                          serve it: OpenAI-compatible API and dashboard
+  pykv run                            talk to it in the terminal
   pykv generate -p "Once upon a time" continue a text
   pykv doctor                         what is wrong on this machine, and what to do
   pykv COMMAND --help                 flags and examples of one command
@@ -42,6 +43,7 @@ exit codes: 0 done, 1 error, 2 wrong usage, 3 a check failed, 130 interrupted
 COMMANDS = {
     "pull": "fetch a model",
     "serve": "serve a model: OpenAI-compatible API and dashboard",
+    "run": "talk to a model in the terminal",
     "generate": "continue a text or answer one question",
     "bench": "measure speed and memory",
     "eval": "measure what each KV type costs on a text",
