@@ -6,6 +6,13 @@ snapshots only through an :class:`~pykv.dashboard.client.EngineClient`.
 
 from .client import EngineClient, InProcessClient
 from .errors import AdminError
-from .server import AdminServer, start_admin
+from .server import AdminServer, check_state_dir, start_admin
 
-__all__ = ["AdminError", "AdminServer", "EngineClient", "InProcessClient", "start_admin"]
+__all__ = [
+    "AdminError",
+    "AdminServer",
+    "EngineClient",
+    "InProcessClient",
+    "check_state_dir",
+    "start_admin",
+]

@@ -135,6 +135,18 @@ class SecretsStore:
         return store
 
     @classmethod
+    def check(cls, folder: Path) -> None:
+        """Raises what `open` would raise. Makes the folder, but no secrets."""
+        _prepare_folder(folder)
+        with _locked(folder):
+            data = read_private(folder / "admin.json")
+            if data is not None:
+                cls._parse(folder, data)._read_metrics_token()
+            probe = folder / ".probe"
+            write_private(probe, b"")
+            probe.unlink(missing_ok=True)
+
+    @classmethod
     def _parse(cls, folder: Path, data: bytes) -> SecretsStore:
         try:
             if len(data) > _MAX_BYTES:
@@ -156,9 +168,12 @@ class SecretsStore:
             ) from error
         return store
 
+    def _read_metrics_token(self) -> str:
+        return (read_private(self.metrics_token_file) or b"").decode("ascii", "replace").strip()
+
     def _ensure_metrics_token(self) -> None:
         path = self.metrics_token_file
-        present = (read_private(path) or b"").decode("ascii", "replace").strip()
+        present = self._read_metrics_token()
         if not present or _sha256(present) != self._metrics_sha256:
             token = "pykv_metrics_" + secrets.token_urlsafe(32)
             write_private(path, token.encode())

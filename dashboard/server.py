@@ -73,6 +73,11 @@ class AdminServer:
         self.close()
 
 
+def check_state_dir(state_dir: str | Path | None = None) -> None:
+    """Raises AdminError if `start_admin` could not use the folder for its state."""
+    SecretsStore.check(Path(state_dir) if state_dir else default_state_dir())
+
+
 def start_admin(
     client: EngineClient,
     *,

@@ -154,6 +154,7 @@ def _serve(args: argparse.Namespace, model: str, sock: socket.socket, stack: Exi
 def run(args: argparse.Namespace) -> int:
     _check(args)
     from pykv import models
+    from pykv.dashboard import check_state_dir
     from pykv.listen import listen
 
     # Until the event loop takes over, SIGTERM ends the work as Ctrl-C does.
@@ -165,6 +166,7 @@ def run(args: argparse.Namespace) -> int:
             models.resolve(model)
             sock = stack.enter_context(listen(args.host, args.port, port_flag="--port"))
             listen(ADMIN_HOST, args.admin_port, port_flag="--admin-port").close()
+            check_state_dir()
             _serve(args, model, sock, stack)
     except KeyboardInterrupt:
         _say("Stopped.")

@@ -96,6 +96,20 @@ def test_a_file_that_is_not_ours(tmp_path: Path, data: bytes) -> None:
         open_store(tmp_path)
 
 
+@pytest.mark.parametrize("data", [b"", b"{}", b"[" * 10_000, b"\xff"])
+def test_a_check_finds_what_open_would_find(tmp_path: Path, data: bytes) -> None:
+    folder = tmp_path / "state"
+    SecretsStore.check(folder)
+    assert not (folder / "admin.json").exists(), "a check makes no password"
+    assert open_store(folder).first_password is not None
+    SecretsStore.check(folder)
+    assert {path.name for path in folder.iterdir()} >= {"admin.json"}
+    assert not (folder / ".probe").exists()
+    (folder / "admin.json").write_bytes(data)
+    with pytest.raises(AdminError, match="delete it and start again"):
+        SecretsStore.check(folder)
+
+
 def test_files_that_others_could_read_are_refused(tmp_path: Path) -> None:
     open_store(tmp_path)
     (tmp_path / "admin.json").chmod(0o644)

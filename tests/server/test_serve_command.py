@@ -100,6 +100,19 @@ def test_an_occupied_port(
     assert flag in message
 
 
+def test_an_unusable_state_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Found before the model is loaded, which cannot be done here."""
+    model = tmp_path / "m.gguf"
+    model.write_bytes(b"GGUF")
+    blocked = tmp_path / "file"
+    blocked.write_text("in the way")
+    monkeypatch.setenv("XDG_STATE_HOME", str(blocked))
+    assert main(["serve", "-m", str(model), "--port", "0", "--admin-port", "0"]) == 1
+    assert "XDG_STATE_HOME" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("host", ["203.0.113.7", "no.such.host.invalid", "256.1.1.1"])
 def test_an_address_that_is_not_ours(
     capsys: pytest.CaptureFixture[str], model_file: Path, host: str
