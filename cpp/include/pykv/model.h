@@ -68,7 +68,7 @@ class Model {
   // [0, vocab)), writing and attending through it, and returns the logits of the rows in
   // `logit_rows` (ascending), [logit_rows.size(), vocab], in `logits`. Does not finish
   // the step; after a throw it can go on or be rolled back. At most `max_rows()` rows a
-  // call. Scratch is kept between calls; a second thread gets Busy. Throws
+  // call. Scratch is kept between calls; a second thread waits for its turn. Throws
   // InvalidArgument, also for a step of another backend or another layer table.
   void forward(Step& step, std::span<const Token> tokens, std::span<const std::uint32_t> logit_rows,
                std::span<float> logits);

@@ -1,12 +1,12 @@
 #include "pykv/model.h"
 
 #include <algorithm>
-#include <atomic>
 #include <string>
 
 #include "model/architecture.h"
 #include "model/decoder.h"
 #include "model/row_buffer.h"
+#include "model/turns.h"
 #include "pykv/errors.h"
 
 namespace pykv {
@@ -30,7 +30,7 @@ struct Model::Impl {
   RowBuffer head_rows;    // [kHeadRows, width], made with the first logits
   RowBuffer logits_rows;  // [kHeadRows, vocab]
   bool head_ready = false;
-  std::atomic<bool> busy{false};
+  Turns turns;
 
   Impl(const GgufFile& file, Backend& machine, const ModelOptions& options)
       : backend(machine),
@@ -106,14 +106,10 @@ std::uint64_t Model::parameters() const { return impl_->decoder.parameters(); }
 
 void Model::forward(Step& step, std::span<const Token> tokens, std::span<const std::uint32_t> logit_rows,
                     std::span<float> logits) {
-  if (impl_->busy.exchange(true))
-    throw Busy(at("forward") + "another thread is inside; one call at a time, or one model per thread");
-  struct Release {
-    std::atomic<bool>& flag;
-    ~Release() { flag = false; }
-  } const release{impl_->busy};
+  // Checked first: a forked child is refused here and does not wait for a thread that it lacks.
   impl_->check_step(step, tokens);
   impl_->check_logits(step.rows(), logit_rows, logits.size());
+  const Turns::Turn turn(impl_->turns);
   const Rows x = impl_->decoder.run_layers(step, tokens);
   impl_->compute_logits(x, logit_rows, logits);
 }
