@@ -62,8 +62,8 @@ FIELDS = (
         "Budget of one step: one token per generating sequence, the rest for prompts.",
     ),
     Field(
-        "prefill_chunk", "limits", 64, 1, 8192, "tokens per step",
-        "Prompt tokens per step while others generate. Smaller: steadier answers; larger: "
+        "prefill_chunk", "limits", 256, 1, 8192, "tokens per step",
+        "Most prompt tokens per step while others generate. Smaller: steadier answers; larger: "
         "earlier first tokens.",
     ),
     Field(
@@ -74,6 +74,12 @@ FIELDS = (
         "ageing_seconds", "limits", 30.0, 0.0, 86400.0, "seconds",
         "Waiting so long weighs as much as one more of priority, so that nobody starves. 0: "
         "waiting weighs nothing.",
+    ),
+    Field(
+        "gap_factor", "limits", 2.5, 0.0, 100.0, "times the step",
+        "A step with prompts takes about so many times as long as one without, predicted from "
+        "the steps before. Smaller: steadier answers; larger: earlier first tokens. From 1.1, or "
+        "0: always prefill_chunk.",
     ),
 )  # fmt: skip
 BY_NAME = {field.name: field for field in FIELDS}

@@ -660,7 +660,7 @@ class Model:
         self, step: Step, tokens: typing.Any, logit_rows: typing.Any
     ) -> numpy.typing.NDArray[numpy.float32]:
         """
-        Runs all layers for the rows of an open step. tokens: one id per row; logit_rows: ascending row numbers. Returns their logits, float32 [len(logit_rows), vocab]. Does not finish the step. Raises InvalidArgument, and Busy if another thread is inside.
+        Runs all layers for the rows of an open step. tokens: one id per row; logit_rows: ascending row numbers. Returns their logits, float32 [len(logit_rows), vocab]. Does not finish the step. A second thread waits for its turn. Raises InvalidArgument.
         """
     @property
     def config(self) -> dict:
@@ -794,6 +794,7 @@ class Engine:
         prefill_chunk: int | None = None,
         queue_length: int | None = None,
         ageing_seconds: typing.SupportsFloat | typing.SupportsIndex | None = None,
+        gap_factor: typing.SupportsFloat | typing.SupportsIndex | None = None,
         context: int = 0,
         event_capacity: int = 65536,
     ) -> None: ...
@@ -817,6 +818,7 @@ class Engine:
         prefill_chunk: int | None = None,
         queue_length: int | None = None,
         ageing_seconds: typing.SupportsFloat | typing.SupportsIndex | None = None,
+        gap_factor: typing.SupportsFloat | typing.SupportsIndex | None = None,
     ) -> None:
         """
         Changes the given limits between steps; the others keep their value.

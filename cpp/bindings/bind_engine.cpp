@@ -70,6 +70,7 @@ py::dict to_dict(const EngineLimits& limits) {
   d["prefill_chunk"] = limits.prefill_chunk;
   d["queue_length"] = limits.queue_length;
   d["ageing_seconds"] = limits.ageing_seconds;
+  d["gap_factor"] = limits.gap_factor;
   return d;
 }
 
@@ -138,7 +139,7 @@ py::dict to_dict(const EngineSnapshot& s) {
 // The limits to change; None: not.
 struct LimitChanges {
   std::optional<PyInt> parallel, batch_size, prefill_chunk, queue_length;
-  std::optional<double> ageing_seconds;
+  std::optional<double> ageing_seconds, gap_factor;
 
   EngineLimits applied_to(EngineLimits limits, const char* method) const {
     const auto set = [&](const std::optional<PyInt>& value, const char* name, std::uint32_t& limit) {
@@ -149,6 +150,7 @@ struct LimitChanges {
     set(prefill_chunk, "prefill_chunk", limits.prefill_chunk);
     set(queue_length, "queue_length", limits.queue_length);
     limits.ageing_seconds = ageing_seconds.value_or(limits.ageing_seconds);
+    limits.gap_factor = gap_factor.value_or(limits.gap_factor);
     return limits;
   }
 };
@@ -257,17 +259,18 @@ void bind_engine(py::module_& m) {
       "Raises InvalidArgument. Not usable in a forked child.")
       .def(py::init([](Model& model, Cache& cache, OptionalInt parallel, OptionalInt batch_size,
                        OptionalInt prefill_chunk, OptionalInt queue_length,
-                       std::optional<double> ageing_seconds, const PyInt& context,
-                       const PyInt& event_capacity) {
+                       std::optional<double> ageing_seconds, std::optional<double> gap_factor,
+                       const PyInt& context, const PyInt& event_capacity) {
              return std::make_unique<PyEngine>(
                  model, cache, context, event_capacity,
-                 LimitChanges{parallel, batch_size, prefill_chunk, queue_length, ageing_seconds});
+                 LimitChanges{parallel, batch_size, prefill_chunk, queue_length, ageing_seconds, gap_factor});
            }),
            py::arg("model"), py::arg("cache"), py::kw_only(), py::arg("parallel") = py::none(),
            py::arg("batch_size") = py::none(), py::arg("prefill_chunk") = py::none(),
            py::arg("queue_length") = py::none(), py::arg("ageing_seconds") = py::none(),
-           py::arg("context") = 0, py::arg("event_capacity") = Engine::Config{}.event_capacity,
-           py::keep_alive<1, 2>(), py::keep_alive<1, 3>())
+           py::arg("gap_factor") = py::none(), py::arg("context") = 0,
+           py::arg("event_capacity") = Engine::Config{}.event_capacity, py::keep_alive<1, 2>(),
+           py::keep_alive<1, 3>())
       .def(
           "start", [](PyEngine& e) { e.core().start(); }, Unlocked(),
           "Starts the thread; no effect if it runs.")
@@ -325,12 +328,13 @@ void bind_engine(py::module_& m) {
       .def(
           "set_limits",
           [](PyEngine& e, OptionalInt parallel, OptionalInt batch_size, OptionalInt prefill_chunk,
-             OptionalInt queue_length, std::optional<double> ageing_seconds) {
-            e.set_limits({parallel, batch_size, prefill_chunk, queue_length, ageing_seconds});
+             OptionalInt queue_length, std::optional<double> ageing_seconds,
+             std::optional<double> gap_factor) {
+            e.set_limits({parallel, batch_size, prefill_chunk, queue_length, ageing_seconds, gap_factor});
           },
           py::kw_only(), py::arg("parallel") = py::none(), py::arg("batch_size") = py::none(),
           py::arg("prefill_chunk") = py::none(), py::arg("queue_length") = py::none(),
-          py::arg("ageing_seconds") = py::none(),
+          py::arg("ageing_seconds") = py::none(), py::arg("gap_factor") = py::none(),
           "Changes the given limits between steps; the others keep their value.")
       .def(
           "set_watermarks",

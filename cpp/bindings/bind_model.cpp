@@ -172,11 +172,11 @@ void bind_decoder(py::module_& m) {
           "list[LayerSpec] for a Cache.")
       .def_property_readonly(
           "ropes", [](const Model& model) { return ropes(model.config()); }, "list[RopeParams] for a Cache.")
-      .def(
-          "forward", &forward, py::arg("step"), py::arg("tokens"), py::arg("logit_rows"),
-          "Runs all layers for the rows of an open step. tokens: one id per row; logit_rows: ascending row "
-          "numbers. Returns their logits, float32 [len(logit_rows), vocab]. Does not finish the step. A second "
-          "thread waits for its turn. Raises InvalidArgument.");
+      .def("forward", &forward, py::arg("step"), py::arg("tokens"), py::arg("logit_rows"),
+           "Runs all layers for the rows of an open step. tokens: one id per row; logit_rows: ascending row "
+           "numbers. Returns their logits, float32 [len(logit_rows), vocab]. Does not finish the step. A "
+           "second "
+           "thread waits for its turn. Raises InvalidArgument.");
   m.def(
       "read_model_config", [](const GgufFile& gguf) { return config_dict(read_model_config(gguf)); },
       py::arg("gguf"), "Model.config of a file, without its weights. Raises UnsupportedModel, CorruptModel.");

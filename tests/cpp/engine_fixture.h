@@ -40,6 +40,7 @@ class TinyDecoder final : public Decoder {
     if (poison && std::find(tokens.begin(), tokens.end(), *poison) != tokens.end())
       throw Error("[TinyDecoder.forward] poisoned");
     rows.push_back(static_cast<std::uint32_t>(tokens.size()));
+    if (on_forward) on_forward(tokens.size());
     attention = step.attention();
     const auto n = static_cast<std::uint32_t>(tokens.size());
     const Rows k = filled(tokens, 1), v = filled(tokens, 2), q = filled(tokens, 3), out = filled(tokens, 4);
@@ -53,9 +54,10 @@ class TinyDecoder final : public Decoder {
               tokens[logit_rows[i]], logits.subspan(i * kVocab, kVocab));
   }
 
-  std::optional<Token> poison;      // forward() throws if it sees this token
-  std::vector<std::uint32_t> rows;  // of each step so far
-  AttentionBatch attention;         // of the last step
+  std::optional<Token> poison;                  // forward() throws if it sees this token
+  std::vector<std::uint32_t> rows;              // of each step so far
+  std::function<void(std::size_t)> on_forward;  // told the rows
+  AttentionBatch attention;                     // of the last step
 
  private:
   Rows filled(std::span<const Token> tokens, std::uint32_t kind) {
@@ -174,12 +176,13 @@ inline EngineRequest drawn(std::vector<Token> prompt, std::uint32_t max_tokens, 
   return request;
 }
 
-// The tokens of a request that has an engine and a large pool for itself.
-inline std::vector<Token> solo(const EngineRequest& request) {
-  Bench bench({});
+// The tokens of a request that has an engine and a pool of so many cells for itself.
+inline std::vector<Token> solo_in(std::uint32_t cells, const EngineRequest& request) {
+  Bench bench({.cells = cells, .context = cells / 2});
   const RequestId id = bench.loop.submit(request);
   bench.run();
   return bench.tokens[id];
 }
+inline std::vector<Token> solo(const EngineRequest& request) { return solo_in(4096, request); }
 
 }  // namespace fixture

@@ -163,7 +163,7 @@ TEST(namespaces_and_use_cache_false_share_nothing) {
 }
 
 TEST(a_long_prompt_blocks_nobody) {
-  const EngineLimits limits{.parallel = 8, .batch_size = 64, .prefill_chunk = 16};
+  const EngineLimits limits{.parallel = 8, .batch_size = 64, .prefill_chunk = 16, .gap_factor = 0};
   Bench bench({.limits = limits});
   std::vector<RequestId> generating;
   for (std::uint32_t i = 0; i < 3; ++i) generating.push_back(bench.loop.submit(greedy(text(10, i + 1), 400)));

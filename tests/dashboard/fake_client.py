@@ -83,9 +83,10 @@ def first_snapshot() -> dict[str, Any]:
         "limits": {
             "parallel": 16,
             "batch_size": 256,
-            "prefill_chunk": 64,
+            "prefill_chunk": 256,
             "queue_length": 1024,
             "ageing_seconds": 30.0,
+            "gap_factor": 2.5,
         },
         "tenants": tenants,
         "prompt_tokens": 526_770,

@@ -12,9 +12,12 @@ from pykv import _core
 
 
 class EngineMachine:
-    """Model, pool and engine. `tokens` and `ends` hold what `collect` has drained."""
+    """Model, pool and engine. `tokens` and `ends` hold what `collect` has drained.
 
-    def __init__(self, path: Path, *, cells: int = 4096, **limits: int) -> None:
+    Unless `gap_factor` is given, shares of prompts do not depend on how fast the machine is.
+    """
+
+    def __init__(self, path: Path, *, cells: int = 4096, **limits: Any) -> None:
         gguf = _core.GgufFile(path)
         self.backend = _core.Backend(threads=1)
         self.model = _core.Model(gguf, self.backend)
@@ -23,7 +26,7 @@ class EngineMachine:
         self.cache = _core.Cache(
             layers=self.model.layer_table, backend=self.backend, cells=cells, watermarks=(0.0, 0.0)
         )
-        self.engine = _core.Engine(self.model, self.cache, **limits)
+        self.engine = _core.Engine(self.model, self.cache, **{"gap_factor": 0.0} | limits)
         self.tokens: dict[int, list[int]] = {}
         self.ends: dict[int, _core.EngineEvent] = {}
 

@@ -227,6 +227,9 @@ def test_engine_and_live_limits_are_checked(tiny: Path) -> None:
             _core.Engine(machine.model, machine.cache, **bad)
     with pytest.raises(_core.InvalidArgument, match="ageing_seconds is -1"):
         machine.engine.set_limits(ageing_seconds=-1.0)
+    for factor in (1.0, -1.0, 101.0, float("nan")):
+        with pytest.raises(_core.InvalidArgument, match=f"gap_factor is {factor}"):
+            machine.engine.set_limits(gap_factor=factor)
     with pytest.raises(TypeError, match="speed"):
         machine.engine.set_limits(speed=3)
     with pytest.raises(_core.InvalidArgument, match="batch_size is 4 and parallel is 16"):
@@ -249,6 +252,7 @@ def test_limits_change_one_at_a_time(tiny: Path) -> None:
     machine.engine.set_limits(prefill_chunk=32)
     machine.engine.set_limits(queue_length=5)
     machine.engine.set_limits(ageing_seconds=60.0)
+    machine.engine.set_limits(gap_factor=3.0)
     machine.engine.set_watermarks(0.1, 0.2)
     assert machine.engine.step_once()
     snapshot = machine.engine.snapshot()
@@ -258,6 +262,7 @@ def test_limits_change_one_at_a_time(tiny: Path) -> None:
         "prefill_chunk": 32,
         "queue_length": 5,
         "ageing_seconds": 60.0,
+        "gap_factor": 3.0,
     }
     assert snapshot["watermarks"] == {"low": 0.1, "high": 0.2}
 

@@ -14,6 +14,9 @@ namespace {
 // Somebody else may change the cache between plan and commit; not for ever.
 constexpr int kCommitAttempts = 16;
 
+// Prompt tokens beside generating ones while their time is unknown.
+constexpr std::uint32_t kFirstShare = 64;
+
 }  // namespace
 
 std::uint32_t StepLoop::run_batch() {
@@ -21,8 +24,11 @@ std::uint32_t StepLoop::run_batch() {
   try {
     std::optional<Step> step = find_room(batch);
     if (!step) return 0;
+    const double begin = config_.clock();
     compute(batch, *step);
-    return static_cast<std::uint32_t>(batch.tokens.size());
+    const auto rows = static_cast<std::uint32_t>(batch.tokens.size());
+    cost_.observe(batch.generating, rows - batch.generating, config_.clock() - begin);
+    return rows;
   } catch (const std::exception& error) {
     if (batch.ids.empty()) throw;
     for (const RequestId id : batch.ids) fail(id, error.what());
@@ -35,15 +41,27 @@ void StepLoop::fail(RequestId id, const std::string& error) {
   if (session) finish(std::move(session), FinishReason::failed, error);
 }
 
+std::uint32_t StepLoop::prompt_budget(std::span<const Work> works) const {
+  if (limits_.gap_factor == 0) return limits_.prefill_chunk;
+  const auto decoded = works.first(std::min<std::size_t>(works.size(), limits_.parallel));
+  const auto generating = static_cast<std::uint32_t>(
+      std::count_if(decoded.begin(), decoded.end(), [](const Work& work) { return work.generating; }));
+  const auto share = cost_.prompt_tokens(generating, limits_.gap_factor);
+  return std::min(share.value_or(kFirstShare), limits_.prefill_chunk);
+}
+
 StepLoop::Batch StepLoop::build() const {
   std::vector<Work> works;
   works.reserve(running_.size());
   for (const SessionPtr& session : running_) works.push_back(session->work());
   Batch batch;
-  for (const Share& share : schedule(works, limits_)) {
+  EngineLimits limits = limits_;
+  limits.prefill_chunk = prompt_budget(works);
+  for (const Share& share : schedule(works, limits)) {
     Session& session = *running_[share.index];
     const auto tokens = works[share.index].tokens.subspan(session.stored, share.tokens);
     batch.sessions.push_back(&session);
+    batch.generating += session.generating() ? 1 : 0;
     batch.ids.push_back(session.id);
     batch.requests.push_back({.seq = *session.seq, .count = share.tokens, .tokens = tokens});
     batch.tokens.insert(batch.tokens.end(), tokens.begin(), tokens.end());

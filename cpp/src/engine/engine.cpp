@@ -50,6 +50,10 @@ void validate(const EngineLimits& limits) {
   check_range("batch_size", limits.batch_size, 1, Model::max_rows());
   check_range("prefill_chunk", limits.prefill_chunk, 1, Model::max_rows());
   check_range("queue_length", limits.queue_length, 1, 1U << 20U);
+  const double gap = limits.gap_factor;
+  if (gap != 0 && !(gap >= 1.1 && gap <= 100))
+    throw InvalidArgument("[EngineLimits.validate] gap_factor is " + std::to_string(gap) +
+                          "; it must be 1.1 to 100, or 0 for a fixed prefill_chunk");
   check_seconds("ageing_seconds", limits.ageing_seconds, 86400);
   if (limits.batch_size < limits.parallel)
     throw InvalidArgument("[EngineLimits] batch_size is " + std::to_string(limits.batch_size) +

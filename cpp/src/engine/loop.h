@@ -21,6 +21,7 @@
 #include "engine/metrics.h"
 #include "engine/published.h"
 #include "engine/session.h"
+#include "engine/step_cost.h"
 #include "pykv/engine.h"
 
 namespace pykv::engine {
@@ -53,6 +54,7 @@ class StepLoop {
     std::vector<Token> tokens;              // of all rows
     std::vector<Session*> sampled;          // whose last row gives a token
     std::vector<std::uint32_t> logit_rows;  // … and that row
+    std::uint32_t generating = 0;           // tokens of generating sessions; the others are of prompts
   };
 
   // loop.cpp
@@ -83,6 +85,7 @@ class StepLoop {
   // compute.cpp
   std::uint32_t run_batch();  // rows computed, 0: nothing to do, or it failed
   Batch build() const;
+  std::uint32_t prompt_budget(std::span<const Work> works) const;
   std::optional<Step> find_room(Batch& batch);
   std::optional<Step> try_commit(const Batch& batch);
   bool evict_for(const Batch& batch);
@@ -109,6 +112,7 @@ class StepLoop {
   Metrics metrics_;
 
   EngineLimits limits_;
+  StepCost cost_;
   std::vector<SessionPtr> waiting_;  // by precedes()
   std::vector<SessionPtr> running_;  // by precedes()
   std::vector<EngineEvent> outgoing_;
