@@ -75,15 +75,18 @@ def test_text_that_is_not_utf8_is_an_error_not_a_broken_str(tmp_path: Path) -> N
         file.scalar("tokenizer.chat_template")
 
 
-def test_truncated_at_every_64_kib(smollm2_path: Path, tmp_path: Path) -> None:
-    """A sparse copy: the header is real, of the tensor data only the size counts."""
+def test_truncated_anywhere(smollm2_path: Path, tmp_path: Path) -> None:
+    """A sparse copy: the header is real and cut at every KiB, of the tensor data, cut at every
+    64 KiB, only the size counts."""
     copy = tmp_path / "copy.gguf"
     size = smollm2_path.stat().st_size
     with smollm2_path.open("rb") as source, copy.open("wb") as target:
         target.write(source.read(4 << 20))
         target.truncate(size)
     _core.GgufFile(copy)
-    for length in range(size - size % 65536, -1, -65536):
+    header = 2 << 20  # and a little of the data
+    lengths = [*range(size - size % 65536, header, -65536), *range(header, -1, -1024)]
+    for length in lengths:
         os.truncate(copy, length)
         with pytest.raises(_core.CorruptModel, match=r"\[GgufFile.open\].*(download|convert)"):
             _core.GgufFile(copy)
