@@ -77,6 +77,12 @@ CATALOGUE: tuple[MetricSpec, ...] = (
         "Sessions that gave their cells back to let others go on.",
         source="preempted",
     ),
+    _counter(
+        "pykv_drafted_tokens_total", "Tokens guessed and computed ahead.", source="drafted_tokens"
+    ),
+    _counter(
+        "pykv_accepted_tokens_total", "Guessed tokens that were right.", source="accepted_tokens"
+    ),
     _counter("pykv_resumed_total", "Preempted sessions that went on.", source="resumed"),
     _histogram(
         "pykv_time_to_first_token_seconds",

@@ -81,6 +81,11 @@ FIELDS = (
         "the steps before. Smaller: steadier answers; larger: earlier first tokens. From 1.1, or "
         "0: always prefill_chunk.",
     ),
+    Field(
+        "draft_max", "limits", 0, 0, 32, "tokens",
+        "Tokens at most that a step computes ahead for a session, guessed from its own text. "
+        "Answers do not change; texts that repeat themselves come faster.",
+    ),
 )  # fmt: skip
 BY_NAME = {field.name: field for field in FIELDS}
 

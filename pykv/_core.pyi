@@ -795,6 +795,7 @@ class Engine:
         queue_length: int | None = None,
         ageing_seconds: typing.SupportsFloat | typing.SupportsIndex | None = None,
         gap_factor: typing.SupportsFloat | typing.SupportsIndex | None = None,
+        draft_max: int | None = None,
         context: int = 0,
         event_capacity: int = 65536,
     ) -> None: ...
@@ -819,6 +820,7 @@ class Engine:
         queue_length: int | None = None,
         ageing_seconds: typing.SupportsFloat | typing.SupportsIndex | None = None,
         gap_factor: typing.SupportsFloat | typing.SupportsIndex | None = None,
+        draft_max: int | None = None,
     ) -> None:
         """
         Changes the given limits between steps; the others keep their value.
@@ -872,6 +874,7 @@ class Engine:
         use_cache: bool = True,
         choices: int = 1,
         timeout: typing.SupportsFloat | typing.SupportsIndex | None = None,
+        draft_max: int | None = None,
     ) -> int:
         """
         Queues a request and returns its id, of several choices that of the first, from which the others' ids and seeds go on. max_tokens is cut to what context and pool allow. timeout: seconds to the last token. Raises InvalidArgument, or Busy if the queue is full or the engine stopped.

@@ -49,6 +49,8 @@ class GenerateRequest:
             waiting `ageing_seconds` weighs as much as one more.
         timeout: seconds to the last token; then the request ends with reason "timeout".
         use_cache: False computes the whole prompt.
+        draft_max: tokens guessed from the text and computed ahead, 0 to 32; None: the engine's
+            limit. The answer does not depend on it.
         choices: answers to the prompt, 1 to 128, with the seeds seed, seed + 1, …
     """
 
@@ -74,6 +76,7 @@ class GenerateRequest:
     timeout: float | None = None
     use_cache: bool = True
     choices: int = 1
+    draft_max: int | None = None
 
     def submit(self, core: _core.Engine) -> int:
         """Queues it and returns its id, from which those of further choices go on. Raises

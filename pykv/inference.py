@@ -42,6 +42,7 @@ class OpenOptions(TypedDict, total=False):
     precision: str
     threads: int
     pool_bytes: int
+    draft_max: int
 
 
 class Engine:

@@ -23,6 +23,7 @@ Progress = Callable[[str, float], None]
 MAX_CELLS = 1 << 31  # positions and cells are 32-bit numbers
 MAX_POOL_BYTES = 1 << 48
 MAX_THREADS = 1024
+MAX_DRAFT = 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +44,7 @@ class RuntimeOptions:
             activations, "fast" 8-bit ones where the type of the weights has kernels for it.
         threads: of computation, 0: one per usable core.
         pool_bytes: hard budget of the pool's memory, 0: as many as the cells need.
+        draft_max: tokens at most that a step guesses and computes ahead for a session.
     """
 
     model: str
@@ -54,12 +56,14 @@ class RuntimeOptions:
     precision: str = "fast"
     threads: int = 0
     pool_bytes: int = 0
+    draft_max: int = 0
 
     def validate(self) -> None:
         """Raises InvalidArgument naming the flag, the value and the limit."""
         _check("--ctx-size", self.ctx_size, 0, MAX_CELLS)
         _check("--parallel", self.parallel, 1, 4096)
         _check("--batch-size", self.batch_size, 1, 8192)
+        _check("--draft-max", self.draft_max, 0, MAX_DRAFT)
         _check("--threads", self.threads, 0, MAX_THREADS)
         _check("--pool-bytes", self.pool_bytes, 0, MAX_POOL_BYTES)
         if self.batch_size < self.parallel:
@@ -114,7 +118,11 @@ class Runtime:
         tell("pool", 0.0)
         self.cache = self._make_cache()
         self.engine = _core.Engine(
-            self.model, self.cache, parallel=options.parallel, batch_size=options.batch_size
+            self.model,
+            self.cache,
+            parallel=options.parallel,
+            batch_size=options.batch_size,
+            draft_max=options.draft_max,
         )
         _live.add(self)
         tell("pool", 1.0)

@@ -46,6 +46,7 @@ class GenerateOptions(TypedDict, total=False):
     priority: int
     timeout: float | None
     use_cache: bool
+    draft_max: int | None
 
 
 @dataclass(frozen=True, slots=True)

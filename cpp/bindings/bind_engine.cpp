@@ -71,6 +71,7 @@ py::dict to_dict(const EngineLimits& limits) {
   d["queue_length"] = limits.queue_length;
   d["ageing_seconds"] = limits.ageing_seconds;
   d["gap_factor"] = limits.gap_factor;
+  d["draft_max"] = limits.draft_max;
   return d;
 }
 
@@ -121,6 +122,8 @@ py::dict to_dict(const EngineSnapshot& s) {
   d["computed_prompt_tokens"] = s.computed_prompt_tokens;
   d["generated_tokens"] = s.generated_tokens;
   d["requests"] = s.requests;
+  d["drafted_tokens"] = s.drafted_tokens;
+  d["accepted_tokens"] = s.accepted_tokens;
   d["preempted"] = s.preempted;
   d["resumed"] = s.resumed;
   d["waiting"] = s.waiting;
@@ -140,6 +143,7 @@ py::dict to_dict(const EngineSnapshot& s) {
 struct LimitChanges {
   std::optional<PyInt> parallel, batch_size, prefill_chunk, queue_length;
   std::optional<double> ageing_seconds, gap_factor;
+  std::optional<PyInt> draft_max;
 
   EngineLimits applied_to(EngineLimits limits, const char* method) const {
     const auto set = [&](const std::optional<PyInt>& value, const char* name, std::uint32_t& limit) {
@@ -149,6 +153,7 @@ struct LimitChanges {
     set(batch_size, "batch_size", limits.batch_size);
     set(prefill_chunk, "prefill_chunk", limits.prefill_chunk);
     set(queue_length, "queue_length", limits.queue_length);
+    set(draft_max, "draft_max", limits.draft_max);
     limits.ageing_seconds = ageing_seconds.value_or(limits.ageing_seconds);
     limits.gap_factor = gap_factor.value_or(limits.gap_factor);
     return limits;
@@ -196,6 +201,7 @@ struct SubmitArgs {
   bool use_cache;
   PyInt choices;
   std::optional<double> timeout;
+  std::optional<PyInt> draft_max;
 
   EngineRequest request() const {
     EngineRequest out;
@@ -210,6 +216,7 @@ struct SubmitArgs {
         static_cast<int>(to_int64(priority.value, "[Engine.submit] priority", -kMaxPriority, kMaxPriority));
     out.use_cache = use_cache;
     out.timeout = timeout;
+    if (draft_max) out.draft_max = submit_int(*draft_max, "draft_max");
     out.choices = submit_int(choices, "choices", 1);
     return out;
   }
@@ -260,15 +267,15 @@ void bind_engine(py::module_& m) {
       .def(py::init([](Model& model, Cache& cache, OptionalInt parallel, OptionalInt batch_size,
                        OptionalInt prefill_chunk, OptionalInt queue_length,
                        std::optional<double> ageing_seconds, std::optional<double> gap_factor,
-                       const PyInt& context, const PyInt& event_capacity) {
-             return std::make_unique<PyEngine>(
-                 model, cache, context, event_capacity,
-                 LimitChanges{parallel, batch_size, prefill_chunk, queue_length, ageing_seconds, gap_factor});
+                       OptionalInt draft_max, const PyInt& context, const PyInt& event_capacity) {
+             return std::make_unique<PyEngine>(model, cache, context, event_capacity,
+                                               LimitChanges{parallel, batch_size, prefill_chunk, queue_length,
+                                                            ageing_seconds, gap_factor, draft_max});
            }),
            py::arg("model"), py::arg("cache"), py::kw_only(), py::arg("parallel") = py::none(),
            py::arg("batch_size") = py::none(), py::arg("prefill_chunk") = py::none(),
            py::arg("queue_length") = py::none(), py::arg("ageing_seconds") = py::none(),
-           py::arg("gap_factor") = py::none(), py::arg("context") = 0,
+           py::arg("gap_factor") = py::none(), py::arg("draft_max") = py::none(), py::arg("context") = 0,
            py::arg("event_capacity") = Engine::Config{}.event_capacity, py::keep_alive<1, 2>(),
            py::keep_alive<1, 3>())
       .def(
@@ -286,7 +293,7 @@ void bind_engine(py::module_& m) {
              float frequency_penalty, const py::dict& logit_bias, const PyInt& seed,
              const py::object& stop_tokens, const std::optional<PyInt>& logprobs, const PyInt& name_space,
              const std::string& tenant, const PyInt& priority, bool use_cache, const PyInt& choices,
-             std::optional<double> timeout) {
+             std::optional<double> timeout, OptionalInt draft_max) {
             const SamplingArgs sampling{temperature,
                                         top_k,
                                         top_p,
@@ -300,12 +307,12 @@ void bind_engine(py::module_& m) {
                                         logit_bias,
                                         seed};
             return submit(e, {prompt, max_tokens, sampling, stop_tokens, logprobs, name_space, tenant,
-                              priority, use_cache, choices, timeout});
+                              priority, use_cache, choices, timeout, draft_max});
           },
           py::arg("prompt"), py::arg("max_tokens"), py::kw_only(), PYKV_SAMPLING_ARGUMENTS,
           py::arg("stop_tokens") = py::tuple(), py::arg("logprobs") = py::none(), py::arg("name_space") = 0,
           py::arg("tenant") = "default", py::arg("priority") = 0, py::arg("use_cache") = true,
-          py::arg("choices") = 1, py::arg("timeout") = py::none(),
+          py::arg("choices") = 1, py::arg("timeout") = py::none(), py::arg("draft_max") = py::none(),
           "Queues a request and returns its id, of several choices that of the first, from which the others' "
           "ids and seeds go on. max_tokens is cut to what context and pool allow. timeout: seconds to the "
           "last "
@@ -328,13 +335,15 @@ void bind_engine(py::module_& m) {
       .def(
           "set_limits",
           [](PyEngine& e, OptionalInt parallel, OptionalInt batch_size, OptionalInt prefill_chunk,
-             OptionalInt queue_length, std::optional<double> ageing_seconds,
-             std::optional<double> gap_factor) {
-            e.set_limits({parallel, batch_size, prefill_chunk, queue_length, ageing_seconds, gap_factor});
+             OptionalInt queue_length, std::optional<double> ageing_seconds, std::optional<double> gap_factor,
+             OptionalInt draft_max) {
+            e.set_limits(
+                {parallel, batch_size, prefill_chunk, queue_length, ageing_seconds, gap_factor, draft_max});
           },
           py::kw_only(), py::arg("parallel") = py::none(), py::arg("batch_size") = py::none(),
           py::arg("prefill_chunk") = py::none(), py::arg("queue_length") = py::none(),
           py::arg("ageing_seconds") = py::none(), py::arg("gap_factor") = py::none(),
+          py::arg("draft_max") = py::none(),
           "Changes the given limits between steps; the others keep their value.")
       .def(
           "set_watermarks",

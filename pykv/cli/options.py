@@ -177,6 +177,9 @@ PARALLEL = Option(
 BATCH_SIZE = Option(
     ("-b", "--batch-size"), "tokens computed in a step", integer(1, 8192), 256, metavar="N"
 )
+DRAFT_MAX = Option(
+    ("--draft-max",), "tokens guessed and computed ahead, 0: none", integer(0, 32), 0, metavar="N"
+)
 VERBOSE = Option(("-v", "--verbose"), "log each request", None, False)
 
 MAX_TOKENS = Option(("-n", "--max-tokens"), "tokens", integer(1, COUNT_MAX), 128, metavar="N")
@@ -205,7 +208,8 @@ POOL = (CTX_SIZE, POOL_BYTES, CACHE_TYPE_K, CACHE_TYPE_V)
 SAMPLING = (TEMP, TOP_K, TOP_P, MIN_P, SEED)
 
 ALL = (
-    MODEL, *POOL, PRECISION, THREADS, HOST, PORT, ADMIN_PORT, ALIAS, PARALLEL, BATCH_SIZE, VERBOSE,
+    MODEL, *POOL, PRECISION, THREADS, HOST, PORT, ADMIN_PORT, ALIAS, PARALLEL, BATCH_SIZE,
+    DRAFT_MAX, VERBOSE,
     MAX_TOKENS, *SAMPLING, NPP, NTG, NPL, WINDOW, WINDOWS,
 )  # fmt: skip
 """Every option that the environment and the configuration file may set."""

@@ -47,6 +47,7 @@ COMMON: dict[str, Treatment] = {
     "stop": USED,
     "priority": USED,
     "timeout": USED,
+    "speculative.n_max": USED,
     "logprobs": USED,
     "cache_prompt": USED,
     "cache_salt": USED,

@@ -66,6 +66,8 @@ class Limits:
     """Seconds."""
     timeout: float = 86400.0
     """Seconds to the end of an answer, if the request bounds them (504)."""
+    draft_max: int = 32
+    """speculative.n_max."""
     name_chars: int = 256
     """Characters of model, cache_salt, prompt_cache_key, user and the like."""
     salts: int = 65536

@@ -155,6 +155,7 @@ class Service:
             seed=seed,
             priority=settings.priority,
             timeout=settings.timeout,
+            draft_max=settings.draft_max,
             choices=settings.n,
             stop_tokens=sorted(self.tokenizer.eog_ids),
             logprobs=settings.logprobs,

@@ -31,6 +31,7 @@ class Settings:
     seed: int | None
     priority: int
     timeout: float | None
+    draft_max: int | None
     stops: tuple[str, ...]
     logprobs: int | None
     use_cache: bool
@@ -95,6 +96,7 @@ def _settings(
         seed=reader.integer("seed", 0, limits.seed),
         priority=reader.integer("priority", -limits.priority, limits.priority) or 0,
         timeout=_timeout(reader, limits),
+        draft_max=reader.integer("speculative.n_max", 0, limits.draft_max),
         stops=_stops(reader.get("stop"), limits),
         logprobs=logprobs,
         use_cache=reader.boolean("cache_prompt", True),

@@ -131,6 +131,8 @@ def test_values_are_the_snapshot_s(admin: Admin) -> None:
     assert value(found, "pykv_prompt_tokens_total") == data["prompt_tokens"]
     assert value(found, "pykv_computed_prompt_tokens_total") == data["computed_prompt_tokens"]
     assert value(found, "pykv_preempted_total") == 2
+    assert value(found, "pykv_drafted_tokens_total") == 40
+    assert value(found, "pykv_accepted_tokens_total") == 30
     assert value(found, "pykv_tuning_value", field="queue_length", unit="requests") == 1024
     miss = value(found, "pykv_prefix_miss_tokens_total", tenant="acme", reason="last_token")
     assert miss == data["tenants"]["acme"]["miss_tokens"]["last_token"]

@@ -74,6 +74,7 @@ NUMBERS = [True, "1", [], -0.1, -1e300, 1e9, HUGE, 10**400]
         *[("logit_bias", value) for value in BIASES],
         *[("priority", value) for value in (True, "1", 1.5, -101, 101, HUGE)],
         *[("timeout", value) for value in (True, "1", 0, -1, 86401, 10**400)],
+        *[("speculative.n_max", value) for value in (True, "1", 1.5, -1, 33, HUGE)],
         *[("ignore_eos", value) for value in (1, "true")],
         *[("tools", value) for value in ([{"type": "function"}], 5)],
         *[("tool_choice", value) for value in ("required", {"type": "function"})],

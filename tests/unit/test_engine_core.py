@@ -191,6 +191,8 @@ BAD_REQUESTS: list[tuple[dict[str, Any], str]] = [
     ({"tenant": ""}, "tenant"),
     ({"tenant": "x" * 200}, "tenant has 200 bytes"),
     ({"priority": HUGE}, "priority"),
+    ({"draft_max": 33}, "draft_max is 33; the limit is 32"),
+    ({"draft_max": -1}, "draft_max is -1"),
     ({"timeout": 0.0}, "timeout is 0.0.* s; it must be more than 0 and at most 86400"),
     ({"timeout": float("nan")}, "timeout is"),
 ]
@@ -220,7 +222,13 @@ def test_wrong_types_are_type_errors(tiny: Path, prompt: Any) -> None:
 
 def test_engine_and_live_limits_are_checked(tiny: Path) -> None:
     machine = EngineMachine(tiny)
-    for bad in ({"parallel": 0}, {"parallel": -1}, {"batch_size": HUGE}, {"queue_length": 0}):
+    for bad in (
+        {"draft_max": 33},
+        {"parallel": 0},
+        {"parallel": -1},
+        {"batch_size": HUGE},
+        {"queue_length": 0},
+    ):
         with pytest.raises(_core.InvalidArgument, match=next(iter(bad))):
             machine.engine.set_limits(**bad)
         with pytest.raises(_core.InvalidArgument, match=next(iter(bad))):
@@ -253,6 +261,7 @@ def test_limits_change_one_at_a_time(tiny: Path) -> None:
     machine.engine.set_limits(queue_length=5)
     machine.engine.set_limits(ageing_seconds=60.0)
     machine.engine.set_limits(gap_factor=3.0)
+    machine.engine.set_limits(draft_max=4)
     machine.engine.set_watermarks(0.1, 0.2)
     assert machine.engine.step_once()
     snapshot = machine.engine.snapshot()
@@ -263,6 +272,7 @@ def test_limits_change_one_at_a_time(tiny: Path) -> None:
         "queue_length": 5,
         "ageing_seconds": 60.0,
         "gap_factor": 3.0,
+        "draft_max": 4,
     }
     assert snapshot["watermarks"] == {"low": 0.1, "high": 0.2}
 

@@ -157,6 +157,23 @@ def test_ten_sessions_on_a_common_prefix_store_it_once(long: Path) -> None:
     machine.cache.check_integrity()
 
 
+# --- guesses ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.2, 0.7])
+def test_guesses_change_no_token_of_a_real_forward_pass(tiny: Path, temperature: float) -> None:
+    machine = EngineMachine(tiny, draft_max=16)
+    prompts = [machine.text(9, seed) * 6 for seed in range(4)]
+    for seed, prompt in enumerate(prompts):
+        machine.engine.submit(prompt, 150, temperature=temperature, seed=seed, top_k=4)
+    machine.run()
+    assert machine.engine.snapshot()["accepted_tokens"] > 20
+    for seed, prompt in enumerate(prompts):
+        alone = solo(tiny, prompt, 150, temperature=temperature, seed=seed, top_k=4)
+        assert machine.tokens[seed + 1] == alone
+    machine.cache.check_integrity()
+
+
 # --- several engines -------------------------------------------------------------
 
 

@@ -46,6 +46,8 @@ struct EngineRequest {
   // Answers to the prompt, 1 … 128, which is computed once: the others fork from it. They have
   // ids of their own and the seeds sampling.seed, sampling.seed + 1, …
   std::uint32_t choices = 1;
+  // Tokens guessed and computed ahead, 0 … 32; nullopt: EngineLimits::draft_max.
+  std::optional<std::uint32_t> draft_max;
 };
 
 enum class FinishReason : std::uint8_t { none, stop, length, cancelled, failed, timeout };
@@ -73,6 +75,9 @@ struct EngineLimits {                 // all may change live
   // A step with prompts takes about so many times as long as one without, predicted from the
   // steps before: 1.1 … 100; 0: always prefill_chunk.
   double gap_factor = 2.5;
+  // Tokens at most that a step computes ahead for a session, guessed from its own text; fewer if
+  // guesses are wrong. Answers do not depend on it. 0 … 32, 0: none.
+  std::uint32_t draft_max = 0;
 };
 void validate(const EngineLimits& limits);
 
@@ -109,6 +114,7 @@ struct EngineSnapshot {
   std::uint64_t generated_tokens = 0;
   std::map<std::string, std::uint64_t>
       requests;  // by outcome: stop, length, cancelled, failed, timeout, rejected
+  std::uint64_t drafted_tokens = 0, accepted_tokens = 0;  // guessed, and right
   std::uint64_t preempted = 0, resumed = 0;
   std::uint32_t waiting = 0, prefilling = 0, generating = 0;
   std::vector<SessionView> sessions;  // at most 1000

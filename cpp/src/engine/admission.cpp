@@ -53,6 +53,9 @@ void StepLoop::validate(const EngineRequest& request) const {
   if (request.tenant.empty() || request.tenant.size() > kMaxTenantBytes)
     refuse("tenant has " + std::to_string(request.tenant.size()) + " bytes; it needs 1 to " +
            std::to_string(kMaxTenantBytes));
+  if (request.draft_max && *request.draft_max > kMaxDraft)
+    refuse("draft_max is " + std::to_string(*request.draft_max) + "; the limit is " +
+           std::to_string(kMaxDraft));
   if (request.timeout && !(*request.timeout > 0 && *request.timeout <= kMaxTimeout))
     refuse("timeout is " + std::to_string(*request.timeout) + " s; it must be more than 0 and at most " +
            std::to_string(static_cast<int>(kMaxTimeout)));

@@ -22,6 +22,7 @@ constexpr std::uint32_t kFirstShare = 64;
 std::uint32_t StepLoop::run_batch() {
   Batch batch;
   try {
+    draft();
     std::optional<Step> step = find_room(batch);
     if (!step) return 0;
     const double begin = config_.clock();
@@ -43,14 +44,14 @@ void StepLoop::fail(RequestId id, const std::string& error) {
 
 std::uint32_t StepLoop::prompt_budget(std::span<const Work> works) const {
   if (limits_.gap_factor == 0) return limits_.prefill_chunk;
-  const auto decoded = works.first(std::min<std::size_t>(works.size(), limits_.parallel));
-  const auto generating = static_cast<std::uint32_t>(
-      std::count_if(decoded.begin(), decoded.end(), [](const Work& work) { return work.generating; }));
+  std::uint32_t generating = 0;
+  for (const Work& work : works.first(std::min<std::size_t>(works.size(), limits_.parallel)))
+    if (work.generating) generating += 1 + work.draft;
   const auto share = cost_.prompt_tokens(generating, limits_.gap_factor);
   return std::min(share.value_or(kFirstShare), limits_.prefill_chunk);
 }
 
-StepLoop::Batch StepLoop::build() const {
+StepLoop::Batch StepLoop::build() {
   std::vector<Work> works;
   works.reserve(running_.size());
   for (const SessionPtr& session : running_) works.push_back(session->work());
@@ -59,18 +60,30 @@ StepLoop::Batch StepLoop::build() const {
   limits.prefill_chunk = prompt_budget(works);
   for (const Share& share : schedule(works, limits)) {
     Session& session = *running_[share.index];
-    const auto tokens = works[share.index].tokens.subspan(session.stored, share.tokens);
-    batch.sessions.push_back(&session);
-    batch.generating += session.generating() ? 1 : 0;
-    batch.ids.push_back(session.id);
-    batch.requests.push_back({.seq = *session.seq, .count = share.tokens, .tokens = tokens});
-    batch.tokens.insert(batch.tokens.end(), tokens.begin(), tokens.end());
-    if (share.tokens == session.pending()) {
-      batch.sampled.push_back(&session);
-      batch.logit_rows.push_back(static_cast<std::uint32_t>(batch.tokens.size()) - 1);
+    if (session.draft.empty()) {
+      add(batch, session, works[share.index].tokens.subspan(session.stored, share.tokens));
+      continue;
     }
+    session.step_rows.assign(1, session.tokens.back());
+    session.step_rows.insert(session.step_rows.end(), session.draft.begin(), session.draft.end());
+    add(batch, session, session.step_rows);
   }
   return batch;
+}
+
+void StepLoop::add(Batch& batch, Session& session, std::span<const Token> tokens) {
+  const auto count = static_cast<std::uint32_t>(tokens.size());
+  const bool samples = count >= session.pending();
+  batch.sessions.push_back(&session);
+  batch.generating += session.generating() ? count : 0;
+  batch.ids.push_back(session.id);
+  batch.requests.push_back({.seq = *session.seq, .count = count, .tokens = tokens});
+  batch.tokens.insert(batch.tokens.end(), tokens.begin(), tokens.end());
+  if (!samples) return;
+  batch.sampled.push_back({&session, batch.logit_rows.size()});
+  const auto rows = static_cast<std::uint32_t>(batch.tokens.size());
+  for (auto row = static_cast<std::uint32_t>(session.draft.size()) + 1; row > 0; --row)
+    batch.logit_rows.push_back(rows - row);
 }
 
 std::optional<Step> StepLoop::find_room(Batch& batch) {
@@ -78,7 +91,7 @@ std::optional<Step> StepLoop::find_room(Batch& batch) {
     batch = build();
     if (batch.ids.empty()) return std::nullopt;
     if (std::optional<Step> step = try_commit(batch)) return step;
-    if (evict_for(batch)) continue;
+    if (drop_drafts() || evict_for(batch)) continue;
     std::vector<SessionFacts> facts;
     for (const SessionPtr& session : running_)
       facts.push_back({.id = session->id,
@@ -140,19 +153,22 @@ void StepLoop::compute(const Batch& batch, Step& step) {
     metrics_.count_computed(session, session.stored, upto);
     session.stored = upto;
   }
-  for (std::size_t i = 0; i < batch.sampled.size(); ++i) {
-    const RequestId id = batch.sampled[i]->id;
-    const auto logits = std::span<const float>(logits_).subspan(i * vocab, vocab);
+  for (const auto& [session, first] : batch.sampled) {
+    const RequestId id = session->id;
+    const auto logits = std::span<const float>(logits_).subspan(first * vocab);
     try {
-      fork_choices(*batch.sampled[i], logits);
-      sample(*batch.sampled[i], logits);
+      fork_choices(*session, logits.first(vocab));
+      if (session->draft.empty())
+        sample(*session, logits.first(vocab));
+      else
+        verify(*session, logits);
     } catch (const std::exception& error) {
       fail(id, error.what());
     }
   }
 }
 
-void StepLoop::sample(Session& session, std::span<const float> logits) {
+Token StepLoop::sample(Session& session, std::span<const float> logits) {
   const Token token = session.sample(logits);
   const double now = config_.clock();
   metrics_.token(session, now);
@@ -173,6 +189,7 @@ void StepLoop::sample(Session& session, std::span<const float> logits) {
     finish(take_running(session.id), FinishReason::stop);
   else if (session.remaining() == 0)
     finish(take_running(session.id), FinishReason::length);
+  return token;
 }
 
 }  // namespace pykv::engine

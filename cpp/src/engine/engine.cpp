@@ -49,6 +49,7 @@ void validate(const EngineLimits& limits) {
   check_range("parallel", limits.parallel, 1, 4096);
   check_range("batch_size", limits.batch_size, 1, Model::max_rows());
   check_range("prefill_chunk", limits.prefill_chunk, 1, Model::max_rows());
+  check_range("draft_max", limits.draft_max, 0, engine::kMaxDraft);
   check_range("queue_length", limits.queue_length, 1, 1U << 20U);
   const double gap = limits.gap_factor;
   if (gap != 0 && !(gap >= 1.1 && gap <= 100))

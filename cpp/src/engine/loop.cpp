@@ -159,6 +159,12 @@ void StepLoop::cancel_now(RequestId request) {
 
 SessionPtr StepLoop::take_running(RequestId id) { return take(running_, id); }
 
+Session* StepLoop::running_find(RequestId id) const {
+  const auto place =
+      std::find_if(running_.begin(), running_.end(), [&](const auto& s) { return s->id == id; });
+  return place == running_.end() ? nullptr : place->get();
+}
+
 void StepLoop::wait_again(SessionPtr session) { insert(waiting_, std::move(session)); }
 
 void StepLoop::start_running(SessionPtr session) { insert(running_, std::move(session)); }

@@ -49,11 +49,15 @@ class StepLoop {
  private:
   struct Batch {
     std::vector<Session*> sessions;
-    std::vector<RequestId> ids;             // of the sessions, some of which may have ended
-    std::vector<StepRequest> requests;      // same order
-    std::vector<Token> tokens;              // of all rows
-    std::vector<Session*> sampled;          // whose last row gives a token
-    std::vector<std::uint32_t> logit_rows;  // … and that row
+    std::vector<RequestId> ids;         // of the sessions, some of which may have ended
+    std::vector<StepRequest> requests;  // same order
+    std::vector<Token> tokens;          // of all rows
+    struct Sampled {
+      Session* session = nullptr;
+      std::size_t first = 0;  // into logit_rows; as many as its draft has tokens, and one
+    };
+    std::vector<Sampled> sampled;           // whose last rows give tokens
+    std::vector<std::uint32_t> logit_rows;  // … and those rows
     std::uint32_t generating = 0;           // tokens of generating sessions; the others are of prompts
   };
 
@@ -61,6 +65,7 @@ class StepLoop {
   bool step_unguarded();
   void apply(Commands commands);
   SessionPtr take_running(RequestId id);
+  Session* running_find(RequestId id) const;  // nullptr: it has ended
   void start_running(SessionPtr session);
   void wait_again(SessionPtr session);
   void leave_pool(Session& session);
@@ -84,15 +89,21 @@ class StepLoop {
 
   // compute.cpp
   std::uint32_t run_batch();  // rows computed, 0: nothing to do, or it failed
-  Batch build() const;
+  Batch build();
   std::uint32_t prompt_budget(std::span<const Work> works) const;
   std::optional<Step> find_room(Batch& batch);
   std::optional<Step> try_commit(const Batch& batch);
   bool evict_for(const Batch& batch);
   void preempt(RequestId id);
   void compute(const Batch& batch, Step& step);
-  void sample(Session& session, std::span<const float> logits);
+  void add(Batch& batch, Session& session, std::span<const Token> tokens);
+  Token sample(Session& session, std::span<const float> logits);
   void fail(RequestId id, const std::string& error);
+
+  // speculate.cpp
+  void draft();
+  bool drop_drafts();  // whether there were some
+  void verify(Session& session, std::span<const float> logits);
 
   // choices.cpp
   void fork_choices(Session& first, std::span<const float> logits);

@@ -80,6 +80,11 @@ void Metrics::token(const Session& session, double now) {
     observe(totals_.inter_token, now - session.last_token_at);
 }
 
+void Metrics::draft(std::uint32_t drafted, std::uint32_t accepted) {
+  totals_.drafted_tokens += drafted;
+  totals_.accepted_tokens += accepted;
+}
+
 void Metrics::step(double seconds) {
   ++totals_.steps;
   observe(totals_.step_duration, seconds);

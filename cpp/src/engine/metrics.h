@@ -30,6 +30,7 @@ class Metrics {
   void resume() { ++totals_.resumed; }
   void reject() { rejected_.fetch_add(1, std::memory_order_relaxed); }  // any thread
   void token(const Session& session, double now);                       // before its times are moved to `now`
+  void draft(std::uint32_t drafted, std::uint32_t accepted);
   void step(double seconds);
   void reclaim(double seconds);
 

@@ -33,10 +33,12 @@ bool waits(std::span<const Work> works, std::span<const Share> prompts, const Wo
 std::vector<Share> schedule(std::span<const Work> works, const EngineLimits& limits) {
   works = works.first(std::min<std::size_t>(works.size(), limits.parallel));
   std::vector<Share> generating;
-  for (std::uint32_t i = 0; i < works.size(); ++i)
-    if (works[i].generating) generating.push_back({i, 1});
-
-  std::uint32_t budget = limits.batch_size - static_cast<std::uint32_t>(generating.size());
+  std::uint32_t budget = limits.batch_size;
+  for (std::uint32_t i = 0; i < works.size(); ++i) {
+    if (!works[i].generating) continue;
+    generating.push_back({i, 1 + works[i].draft});
+    budget -= 1 + works[i].draft;
+  }
   if (!generating.empty()) budget = std::min(budget, limits.prefill_chunk);
   std::vector<Share> prompts;
   for (std::uint32_t i = 0; i < works.size() && budget > 0; ++i) {

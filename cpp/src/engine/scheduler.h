@@ -17,6 +17,7 @@ struct Work {
   std::uint32_t stored = 0;       // how many of them have KV; < tokens.size()
   bool generating = false;        // its next token is one the engine generated
   bool follows = true;            // may use what others compute
+  std::uint32_t draft = 0;        // further tokens guessed, of a generating one
   std::uint32_t pending() const { return static_cast<std::uint32_t>(tokens.size()) - stored; }
 };
 
@@ -30,7 +31,7 @@ struct Share {
 inline constexpr std::uint32_t kWorthWaiting = 16;
 
 // Shares of one step, by index. Of the first `parallel` works, each generating one gets
-// its token; then prompts fill the budget in order. A prompt whose next tokens are being
+// its token and its draft; then prompts fill the budget in order. A prompt whose next tokens are being
 // computed in this very step by an earlier one gets none: it takes them over afterwards.
 std::vector<Share> schedule(std::span<const Work> works, const EngineLimits& limits);
 

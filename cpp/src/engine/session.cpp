@@ -51,7 +51,8 @@ Work Session::work() const {
           .tokens = tokens,
           .stored = stored,
           .generating = generating(),
-          .follows = request.use_cache};
+          .follows = request.use_cache,
+          .draft = static_cast<std::uint32_t>(draft.size())};
 }
 
 EngineEvent Session::event(EngineEvent::Kind kind, double now) const {

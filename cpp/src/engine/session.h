@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "engine/prompt_lookup.h"
 #include "engine/scheduler.h"
 #include "pykv/engine.h"
 
@@ -23,6 +24,10 @@ struct Session {
   Sampler sampler;
   std::uint32_t prompt_tokens = 0;
   std::uint32_t max_tokens = 0;  // the request's, cut to what context and pool allow
+
+  PromptLookup lookup;
+  std::vector<Token> draft;      // guessed for the step that is being made
+  std::vector<Token> step_rows;  // the newest token and the draft, while the step runs
 
   std::optional<SeqId> seq;    // while admitted
   std::uint32_t stored = 0;    // tokens with KV in `seq`
