@@ -24,11 +24,14 @@ namespace {
 
 using Logits = py::array_t<float, py::array::c_style | py::array::forcecast>;
 
-py::str to_str(std::string_view text, const std::string& place) {
+// `place` names where the text is from; it is called only where the text is not UTF-8, since a
+// vocabulary has hundreds of thousands of them.
+template <class Place>
+py::str to_str(std::string_view text, const Place& place) {
   PyObject* made = PyUnicode_DecodeUTF8(text.data(), static_cast<Py_ssize_t>(text.size()), "strict");
   if (made == nullptr) {
     PyErr_Clear();
-    throw CorruptModel("[GgufFile] " + place + " is not valid UTF-8; convert the model again");
+    throw CorruptModel("[GgufFile] " + place() + " is not valid UTF-8; convert the model again");
   }
   return py::reinterpret_steal<py::str>(made);
 }
@@ -37,7 +40,7 @@ py::object scalar(const GgufFile& file, const std::string& key) {
   const std::optional<GgufFile::Value> value = file.scalar(key);
   if (!value) return py::none();
   if (const auto* text = std::get_if<std::string>(&*value))
-    return to_str(*text, "metadata key '" + key + "'");
+    return to_str(*text, [&] { return "metadata key '" + key + "'"; });
   return py::cast(*value);
 }
 
@@ -45,7 +48,8 @@ py::list string_array(const GgufFile& file, const std::string& key) {
   const std::vector<std::string_view> values = file.string_array(key);
   py::list out(values.size());
   for (std::size_t i = 0; i < values.size(); ++i)
-    out[i] = to_str(values[i], "element " + std::to_string(i) + " of metadata key '" + key + "'");
+    out[i] =
+        to_str(values[i], [&] { return "element " + std::to_string(i) + " of metadata key '" + key + "'"; });
   return out;
 }
 
@@ -101,8 +105,8 @@ void bind_gguf(py::module_& m) {
 
 py::dict config_dict(const ModelConfig& config) {
   py::dict out;
-  out["architecture"] = to_str(config.architecture, "general.architecture");
-  out["name"] = to_str(config.name, "general.name");
+  out["architecture"] = to_str(config.architecture, [] { return std::string("general.architecture"); });
+  out["name"] = to_str(config.name, [] { return std::string("general.name"); });
   out["layers"] = config.layers;
   out["width"] = config.width;
   out["feed_forward"] = config.feed_forward;
