@@ -53,6 +53,11 @@ def paint(text: str, colour: str) -> str:
     return f"\x1b[{_COLOURS[colour]}m{text}\x1b[0m"
 
 
+def can_move_cursor() -> bool:
+    """Whether stderr is a terminal that can overwrite a line."""
+    return sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
+
+
 def size(count: float) -> str:
     """Bytes for people: 98.4 MB as 93.8 MiB."""
     for unit in ("B", "KiB", "MiB", "GiB"):

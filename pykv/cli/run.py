@@ -69,7 +69,7 @@ def run(args: argparse.Namespace) -> int:
     terminal = sys.stdin.isatty() and not args.json
     with Engine.open(
         name,
-        progress=_show_loading if sys.stderr.isatty() else None,
+        progress=_show_loading if output.can_move_cursor() else None,
         ctx_size=args.ctx_size,
         pool_bytes=args.pool_bytes,
         cache_type_k=args.cache_type_k,
@@ -178,14 +178,18 @@ class Terminal:
         return True
 
     def _answer(self, question: str) -> None:
-        answer = self._chat.ask(question)
+        answer = None
         try:
+            answer = self._chat.ask(question)
             for piece in answer:
                 if not self._json:
                     print(printable(piece), end="", flush=True)
         except KeyboardInterrupt:
             if not self._prompted:
                 raise
+            if answer is None:
+                print("\n(not asked)")
+                return
             answer.cancel()
         completion = answer.keep()
         if self._json:
@@ -224,7 +228,11 @@ class Terminal:
     def _retry(self, rest: str) -> None:
         (last,) = self._chat.rewind(1)
         self._sampling["seed"] += 1
-        self._answer(last.question)
+        try:
+            self._answer(last.question)
+        except Error:
+            self._chat.exchanges.append(last)
+            raise
 
     def _clear(self, rest: str) -> None:
         if self._chat.exchanges:

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from pykv import Engine, InvalidArgument
+from pykv import Busy, Engine, InvalidArgument
 from pykv.cli import main, run
 from pykv.cli.chat import Chat
 from tests.reference.gguf_files import TinyModel, write_tiny_model
@@ -154,6 +154,24 @@ def test_retry_answers_again_with_another_seed(say: Any) -> None:
     assert branches == "* main, exchanges: 1"
 
 
+def test_a_retry_that_fails_loses_nothing(
+    say: Any, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    asked: list[str] = []
+    ask = Chat.ask
+
+    def once(chat: Chat, question: str) -> Any:
+        asked.append(question)
+        if len(asked) > 1:
+            raise Busy("too many requests wait")
+        return ask(chat, question)
+
+    monkeypatch.setattr(Chat, "ask", once)
+    done = say("one", "/retry", "/switch", code=1)
+    assert asked == ["one", "one"] and "too many requests wait" in done.err
+    assert "* main, exchanges: 1" in done.out
+
+
 def test_json_has_the_figures(say: Any) -> None:
     report = json.loads(say("the cat", flags=("--json",)).out)
     assert (report["branch"], report["finish_reason"]) == ("main", "length")
@@ -211,7 +229,7 @@ class Screen:
         os.close(inner)
         self.text = ""
 
-    def wait_for(self, text: str, seconds: float = 60) -> str:
+    def wait_for(self, text: str, seconds: float = 300) -> str:
         """What came until `text` did; what follows is for the next call."""
         end = time.monotonic() + seconds
         while text not in self.text:
@@ -219,7 +237,7 @@ class Screen:
         before, _, self.text = self.text.partition(text)
         return before
 
-    def read_more(self, seconds: float = 60) -> None:
+    def read_more(self, seconds: float = 300) -> None:
         ready, _, _ = select.select([self._terminal], [], [], seconds)
         assert ready, f"nothing more than {self.text!r}"
         self.text += os.read(self._terminal, 65536).decode(errors="replace")
@@ -229,7 +247,7 @@ class Screen:
 
     def end(self) -> int:
         try:
-            return self._process.wait(timeout=60)
+            return self._process.wait(timeout=300)
         finally:
             self._process.kill()
             self._process.wait()
