@@ -6,6 +6,8 @@ The names below load on first use, so that ``import pykv`` costs nothing.
 from __future__ import annotations
 
 import importlib
+import importlib.util
+import os
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -65,6 +67,14 @@ _HOMES = {
     "Step": "pykv.step",
     "Stream": "pykv.stream",
 } | dict.fromkeys(("CacheConfig", "Layer", "Opened", "Rope", "Run", "Span"), "pykv.cache_types")
+
+if importlib.util.find_spec("pykv._core") is None:
+    _folder = os.path.dirname(os.path.abspath(__file__))
+    raise ModuleNotFoundError(
+        f"the compiled part of pykv is not in {_folder}: in a source tree, run `make build` and "
+        "use .venv/bin/python; to use an installed pykv, start Python in another folder",
+        name="pykv._core",
+    )
 
 
 def __getattr__(name: str) -> Any:
