@@ -53,7 +53,7 @@ void CacheRun::operate() {
       &CacheRun::erase,    &CacheRun::keep,       &CacheRun::remove,     &CacheRun::copy,
       &CacheRun::shift,    &CacheRun::begin_step, &CacheRun::begin_step, &CacheRun::end_step,
       &CacheRun::end_step, &CacheRun::space,      &CacheRun::open,       &CacheRun::begin_step,
-      &CacheRun::divide,
+      &CacheRun::divide,   &CacheRun::shift,      &CacheRun::shift,
   };
   (this->*kOperations[bytes_.next() % std::size(kOperations)])();
 }
