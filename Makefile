@@ -101,7 +101,7 @@ FUZZ = build/fuzz/tests/fuzz/fuzz_$(1) -timeout=20 -print_final_stats=1 -artifac
 fuzz: $(VENV)/.tools
 	$(FUZZ_BUILD)
 	rm -rf build/fuzz/rehearsed && mkdir -p build/fuzz/rehearsed/cache build/fuzz/rehearsed/gguf
-	$(call FUZZ,cache,-seed=1 -use_cmp=0 -reload=0 -runs=8000,rehearsed)
+	$(call FUZZ,cache,-seed=1 -use_cmp=0 -reload=0 -runs=1500,rehearsed)
 	$(call FUZZ,gguf,-seed=1 -use_cmp=0 -reload=0 -runs=500000,rehearsed)
 
 # New inputs each time. What is found stays in build/fuzz/corpus; a crash leaves its input in
