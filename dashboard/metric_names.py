@@ -70,6 +70,16 @@ CATALOGUE: tuple[MetricSpec, ...] = (
     _counter(
         "pykv_reclaim_runs_total", "Ticks that evicted something.", source="cache.reclaim_runs"
     ),
+    _counter(
+        "pykv_compactions_total",
+        "Compactions that moved cells.",
+        source="cache.compactions",
+    ),
+    _counter(
+        "pykv_compacted_cells_total",
+        "Cells moved to make runs long and blocks free.",
+        source="cache.compacted_cells",
+    ),
     _histogram("pykv_reclaim_duration_seconds", "Time of a reclaim tick.", "reclaim_duration"),
     _gauge("pykv_sessions", "Open sessions by state.", ("state",)),
     _counter(

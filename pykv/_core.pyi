@@ -392,6 +392,7 @@ class Cache:
         watermarks: tuple[
             typing.SupportsFloat | typing.SupportsIndex, typing.SupportsFloat | typing.SupportsIndex
         ] = (0.05, 0.1),
+        compact_bytes: int = 4194304,
         edge_hash: str = "default",
     ) -> None: ...
     def bounds(self, sequence: int) -> tuple[int, int]: ...
@@ -403,6 +404,10 @@ class Cache:
     def commit(self, plan: Plan) -> Step:
         """
         Opens the step; raises StalePlan, OutOfMemory or Busy.
+        """
+    def compact(self, budget_bytes: int) -> int:
+        """
+        Moves cells so that runs become long and blocks free; returns how many.
         """
     def copy(self, sequence: int, span: typing.Any, to: int) -> None:
         """

@@ -65,6 +65,7 @@ class Cache:
             hadamard=config.hadamard,
             pool_bytes=config.pool_bytes,
             watermarks=config.watermarks,
+            compact_bytes=config.compact_bytes,
             edge_hash=config.edge_hash,
         )
         self._bind(core)
@@ -267,8 +268,21 @@ class Cache:
         return self.core.evict(cells, "request")
 
     def reclaim(self, wanted: int = 0) -> int:
-        """One tick: evicts by the watermarks, gives memory back. Returns the freed cells."""
+        """One tick: evicts by the watermarks, gives memory back. Returns the freed cells.
+
+        Where blocks in use have many holes it also compacts, up to ``CacheConfig.compact_bytes``.
+        """
         return self.core.reclaim(wanted)
+
+    def compact(self, budget_bytes: int) -> int:
+        """Moves cells to other cells, at most ``budget_bytes`` of K and V; returns how many.
+
+        Short runs that follow each other go together, nearly empty blocks are emptied into the
+        holes of others, so that attention reads long stretches and whole blocks become free for
+        :meth:`reclaim` to give back. Tokens, sharing and bits stay as they are; plans become
+        stale. Call it again until it returns 0. Raises ``Busy`` while a step is open.
+        """
+        return self.core.compact(budget_bytes)
 
     @property
     def watermarks(self) -> tuple[float, float]:

@@ -89,8 +89,9 @@ class CacheConfig:
     ``"q4_0"``, ``"q4_1"``, ``"q5_0"``, ``"q5_1"`` or ``"iq4_nl"``; quantized ones need sizes that
     are multiples of 32. ``hadamard``: store quantized K and V transformed where 64 divides the
     size, which costs less precision; seen only by :meth:`Cache.export_rows`. ``watermarks`` are
-    the shares of free cells at which :meth:`Cache.reclaim` starts and stops. ``edge_hash``
-    is for tests: ``"constant"`` makes every lookup collide, which may cost time and nothing else.
+    the shares of free cells at which :meth:`Cache.reclaim` starts and stops; it moves at most
+    ``compact_bytes`` of K and V per tick to fill holes (0: none). ``edge_hash`` is for tests:
+    ``"constant"`` makes every lookup collide, which may cost time and nothing else.
     """
 
     layers: Sequence[Layer]
@@ -100,4 +101,5 @@ class CacheConfig:
     hadamard: bool = True
     pool_bytes: int = 0
     watermarks: tuple[float, float] = (0.05, 0.10)
+    compact_bytes: int = 4 << 20
     edge_hash: str = field(default="default", repr=False)

@@ -148,6 +148,15 @@ void measure_stats(Pool& pool) {
   print(pool, "stats", median(kNothing, [&] { cells += pool.cache->stats().cells_active; }, kNothing), "us");
 }
 
+// The first calls find something to move, in most shapes.
+void measure_compact(Pool& pool) {
+  const std::uint64_t bytes = 1024 * pool.cache->stats().bytes_per_cell;
+  std::uint32_t moved = 0;
+  print(pool, "compact 1024",
+        median(kNothing, [&] { moved = pool.cache->compact(bytes); }, kNothing, 9), "us");
+  print(pool, "cells moved by the last of them", moved, "");
+}
+
 void measure(const std::string& shape) {
   const std::size_t before = heap_bytes;
   const std::unique_ptr<Pool> pool = make_pool(shape);
@@ -163,6 +172,7 @@ void measure(const std::string& shape) {
   measure_remove(*pool);
   measure_step(*pool, "16 x 1", kSessions, 1);
   measure_step(*pool, "1 x 16", 1, kSessions);
+  measure_compact(*pool);
 }
 
 }  // namespace

@@ -49,7 +49,8 @@ EdgeHash edge_hash(const std::string& name) {
 std::unique_ptr<Cache> make_cache(const LayerTable& layers, const std::vector<RopeParams>& ropes,
                                   Backend& backend, const PyInt& cells, const std::string& type_k,
                                   const std::string& type_v, bool hadamard, const PyInt& pool_bytes,
-                                  std::pair<double, double> watermarks, const std::string& hash) {
+                                  std::pair<double, double> watermarks, const PyInt& compact_bytes,
+                                  const std::string& hash) {
   CacheConfig config;
   config.layers = layers;
   config.ropes = ropes;
@@ -59,6 +60,7 @@ std::unique_ptr<Cache> make_cache(const LayerTable& layers, const std::vector<Ro
   config.cells = to_int<std::uint64_t>(cells, "[Cache] cells", 1);
   config.pool_bytes = to_int<std::uint64_t>(pool_bytes, "[Cache] pool_bytes");
   config.watermarks = {watermarks.first, watermarks.second};
+  config.compact_bytes = to_int<std::uint64_t>(compact_bytes, "[Cache] compact_bytes");
   config.edge_hash = edge_hash(hash);
   const Unlocked unlocked;
   return std::make_unique<Cache>(std::move(config), backend);
@@ -315,6 +317,14 @@ void bind_space(py::class_<Cache>& cache) {
           },
           py::arg("wanted") = 0, "One reclaim tick; returns how many cells became free.")
       .def(
+          "compact",
+          [](Cache& self, const PyInt& bytes) {
+            const auto budget = to_int<std::uint64_t>(bytes, "[Cache.compact] budget_bytes");
+            const Unlocked unlocked;
+            return self.compact(budget);
+          },
+          py::arg("budget_bytes"), "Moves cells so that runs become long and blocks free; returns how many.")
+      .def(
           "set_watermarks",
           [](Cache& self, double low, double high) {
             const Unlocked unlocked;
@@ -338,7 +348,7 @@ void bind_cache(py::module_& m) {
             py::arg("ropes") = std::vector<RopeParams>{}, py::arg("backend"), py::arg("cells"),
             py::arg("type_k") = "f16", py::arg("type_v") = "f16", py::arg("hadamard") = true,
             py::arg("pool_bytes") = 0, py::arg("watermarks") = std::pair(0.05, 0.10),
-            py::arg("edge_hash") = "default", py::keep_alive<1, 4>());
+            py::arg("compact_bytes") = 4 << 20, py::arg("edge_hash") = "default", py::keep_alive<1, 4>());
   bind_sequences(cache);
   bind_edits(cache);
   bind_views(cache);

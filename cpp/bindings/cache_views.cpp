@@ -29,6 +29,8 @@ py::dict to_dict(const CacheStats& s) {
   out["reclaim_ticks"] = s.reclaim_ticks;
   out["reclaim_runs"] = s.reclaim_runs;
   out["cells_copied"] = s.cells_copied;
+  out["compactions"] = s.compactions;
+  out["compacted_cells"] = s.compacted_cells;
   out["k_bytes_rewritten"] = s.k_bytes_rewritten;
   out["generation"] = s.generation;
   return out;

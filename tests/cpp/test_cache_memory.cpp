@@ -112,6 +112,27 @@ struct World {
   static StepRequest ids(SeqId seq, const std::vector<Token>& tokens) {
     return {seq, static_cast<std::uint32_t>(tokens.size()), tokens};
   }
+  // Idle and private tokens in runs of length 1, beside free cells.
+  void fragment() {
+    std::vector<StepRequest> ones;
+    for (std::uint64_t i = cache->stats().cells_free; i > 0; --i) ones.push_back({cache->create(), 1, {}});
+    begin_and_write(ones);
+    step->finish();
+    step.reset();
+    const auto erase = [&](CellIndex parity) {
+      std::erase_if(ones, [&](const StepRequest& one) {
+        if (cache->runs(one.seq).front().cell % 2 != parity) return false;
+        cache->erase(one.seq);
+        return true;
+      });
+    };
+    erase(0);
+    append({cache->create(), 70, {}});
+    const SeqId idle = cache->create();
+    append(idle, text(70, 20000));
+    cache->erase(idle);
+    erase(1);
+  }
   Rows rows() const { return {*buffer, 0, step->rows(), kDim}; }
   Rows more_rows() const { return {*buffer, step->rows(), step->rows(), kDim}; }
 
@@ -218,6 +239,10 @@ const std::vector<Operation> kOperations = {
     {"evict a part", [](World& w) { w.cache->evict(35, EvictReason::demand); }},
     {"evict everything", [](World& w) { w.cache->evict(kCells, EvictReason::demand); }},
     {"reclaim", [](World& w) { w.cache->reclaim(600); }},
+    {"compact", [](World& w) { CHECK(w.cache->compact(1 << 20) > 0); }, [](World& w) { w.fragment(); }},
+    {"compact what is next to nothing",
+     [](World& w) { CHECK(w.cache->compact(40 * w.cache->stats().bytes_per_cell) > 0); },
+     [](World& w) { w.fragment(); }},
     {"reset_prefixes", [](World& w) { w.cache->reset_prefixes(); }},
     {"set_watermarks", [](World& w) { w.cache->set_watermarks({0.1, 0.2}); }},
     {"stats", [](World& w) { (void)w.cache->stats(); }},

@@ -21,14 +21,14 @@ using namespace walk;
 
 namespace {
 
-constexpr std::uint64_t kCells = 256;
+constexpr std::uint64_t kSmall = 256, kLarge = 1024;
 constexpr double kTolerance = 2e-4;
 
 bool is_near(double a, double b) { return std::abs(a - b) <= kTolerance * (1 + std::abs(b)); }
 
 class Walk {
  public:
-  explicit Walk(std::uint32_t seed) : random_(seed), machine_(kCells) {}
+  Walk(std::uint32_t seed, std::uint64_t cells) : random_(seed), machine_(cells) {}
 
   void run(int operations) {
     for (int i = 0; i < operations && check::failures() == 0; ++i) {
@@ -55,7 +55,7 @@ class Walk {
 
   void operate() {
     if (models_.empty()) return create();
-    switch (dice(24)) {
+    switch (dice(26)) {
       case 0:
         return models_.size() < 8 ? create() : erase();
       case 1:
@@ -83,6 +83,9 @@ class Walk {
       case 14:
         return static_cast<void>(dice(10) == 0 ? cache().reset_prefixes()
                                                : static_cast<void>(cache().reclaim(dice(60))));
+      case 15:
+      case 16:
+        return compact();
       default:
         return append();
     }
@@ -154,6 +157,7 @@ class Walk {
     for (const auto& part : ids) flat.insert(flat.end(), part.begin(), part.end());
     const std::vector<Row> rows = machine_.compute(step, flat);
     CHECK_THROWS(Busy, cache().remove(requests[0].seq, std::nullopt));
+    CHECK_THROWS(Busy, cache().compact(1 << 20));
     if (dice(6) == 0) {
       step.rollback();
       return check_sequence(requests[0].seq, models_.at(requests[0].seq));
@@ -198,6 +202,19 @@ class Walk {
     const CacheStats before = cache().stats();
     models_[cache().fork(from)] = models_.at(from);
     CHECK(cache().stats().cells_free == before.cells_free);
+  }
+
+  void compact() {
+    const CacheStats before = cache().stats();
+    const StepRequest request{any(), 1, {}};
+    const std::optional<Plan> plan = cache().plan({&request, 1});
+    const std::uint64_t cells = dice(3) == 0 ? dice(8) : dice(500);
+    const std::uint32_t moved = cache().compact(cells * before.bytes_per_cell + dice(4));
+    const CacheStats after = cache().stats();
+    CHECK(moved <= cells && after.compacted_cells == before.compacted_cells + moved);
+    CHECK(after.cells_free == before.cells_free && after.cells_idle == before.cells_idle);
+    if (plan && moved > 0) CHECK_THROWS(StalePlan, cache().commit(*plan));
+    for (const auto& [seq, model] : models_) check_sequence(seq, model);
   }
 
   void erase() {
@@ -363,5 +380,6 @@ int operations() {
 
 TEST(a_long_walk_leaves_nothing_behind) {
   constexpr int kWalks = 4;
-  for (std::uint32_t seed = 1; seed <= kWalks; ++seed) Walk(seed).run(operations() / kWalks);
+  for (std::uint32_t seed = 1; seed <= kWalks; ++seed)
+    Walk(seed, seed % 2 == 0 ? kSmall : kLarge).run(operations() / kWalks);
 }

@@ -74,6 +74,8 @@ def first_snapshot() -> dict[str, Any]:
             "match_hit_tokens": 434_272,
             "alloc_failures": 3,
             "cells_copied": 0,
+            "compactions": 0,
+            "compacted_cells": 0,
             "k_bytes_rewritten": 0,
             "reclaim_ticks": 48_209,
             "reclaim_runs": 371,

@@ -132,7 +132,7 @@ void CacheRun::keep() {
 
 void CacheRun::space() {
   const CacheStats before = cache_->stats();
-  switch (bytes_.below(5)) {
+  switch (bytes_.below(6)) {
     case 0: {
       const std::uint32_t wanted = bytes_.next();
       const std::uint32_t freed = cache_->evict(wanted, EvictReason::demand);
@@ -149,6 +149,16 @@ void CacheRun::space() {
     case 3:
       cache_->set_watermarks({bytes_.below(50) / 100.0, 0.5 + bytes_.below(50) / 100.0});
       break;
+    case 4: {
+      const std::uint32_t cells = bytes_.next();
+      try {
+        const std::uint32_t moved = cache_->compact(cells * before.bytes_per_cell);
+        require(moved <= cells && !step_, "compact moves too much, or beside a step");
+      } catch (const Busy&) {
+        require(step_.has_value(), "compact is busy without a step");
+      }
+      break;
+    }
     default:
       if (step_) return;
       cache_->erase_all();

@@ -257,6 +257,15 @@ class CacheMachine(RuleBasedStateMachine):
         if self.cache.reclaim(wanted):
             self.forget_idle()
 
+    @rule(cells=st.integers(0, 200))
+    def compact(self, cells: int) -> None:
+        before = self.cache.stats()
+        moved = self.cache.compact(cells * before["bytes_per_cell"])
+        after = self.cache.stats()
+        assert moved <= cells
+        assert after["compacted_cells"] == before["compacted_cells"] + moved
+        assert all(after[f"cells_{s}"] == before[f"cells_{s}"] for s in STATES)
+
     @rule()
     def reset_prefixes(self) -> None:
         self.cache.reset_prefixes()

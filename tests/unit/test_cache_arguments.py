@@ -66,6 +66,7 @@ NOT_INTS = [True, False, 1.0, None, "1", [1]]
         lambda c, s, x: c.plan([(s, x)]),
         lambda c, s, x: c.evict(x),
         lambda c, s, x: c.reclaim(x),
+        lambda c, s, x: c.compact(x),
         lambda c, s, x: make(cells=x),
         lambda c, s, x: make(pool_bytes=x),
         lambda c, s, x: pykv.Cache(pykv.CacheConfig([pykv.Layer(x, 32, 32)], 64)),

@@ -54,6 +54,7 @@ struct CacheConfig {
   std::uint64_t pool_bytes = 0;  // hard budget of committed bytes, 0: as many as cells need;
                                  // where it affords fewer cells, those are the capacity
   Watermarks watermarks;
+  std::uint64_t compact_bytes = std::uint64_t{4} << 20;  // reclaim() moves at most so many, 0: none
   EdgeHash edge_hash = default_edge_hash;
   Clock clock;  // default: steady clock
 };
@@ -127,6 +128,7 @@ struct CacheStats {
   std::uint64_t alloc_failures = 0;                            // plan() answers "does not fit"
   std::uint64_t reclaim_ticks = 0, reclaim_runs = 0;
   std::uint64_t cells_copied = 0, k_bytes_rewritten = 0;  // by divide() and shift()
+  std::uint64_t compactions = 0, compacted_cells = 0;     // that moved something; cells moved
   std::uint64_t generation = 0;                           // changes with every change of the cache
 };
 
@@ -199,8 +201,17 @@ class Cache {
   // Evicts idle cells, leaf first, until `cells` more are free or no idle ones are
   // left. Returns how many became free.
   std::uint32_t evict(std::uint32_t cells, EvictReason reason);
-  // One tick: evicts by the watermarks (as if `wanted` more cells were taken) and gives
-  // whole free blocks back beyond a hysteresis of 1/8 of the committed ones.
+  // Moves cells to other cells, at most `budget_bytes` of K and V, and returns how many: runs of
+  // less than 16 tokens that follow each other go together into whole free blocks; nearly empty
+  // blocks without a lease are emptied into holes of others, emptiest first. Every sequence,
+  // fork and prefix keeps its tokens and its bits. Repeated calls go on until one returns 0; 64
+  // cells' bytes are enough for each to do so. Throws Busy while a step is open. O(runs and
+  // nodes of the cache), so call it between steps now and then.
+  std::uint32_t compact(std::uint64_t budget_bytes);
+  // One tick: evicts by the watermarks (as if `wanted` more cells were taken), compacts up to
+  // CacheConfig::compact_bytes if more than a quarter of the committed cells are holes in blocks
+  // in use (no step being open), and gives whole free blocks back beyond a hysteresis of 1/8 of
+  // the committed ones.
   std::uint32_t reclaim(std::uint32_t wanted = 0);
   void set_watermarks(const Watermarks& marks);
   Watermarks watermarks() const;

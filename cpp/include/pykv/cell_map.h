@@ -79,6 +79,8 @@ struct CellCounts {
   std::uint32_t free_blocks = 0;  // blocks without any held cell
 };
 
+class CellMoves;  // cpp/src/core/cell_moves.h
+
 class CellMap {
  public:
   explicit CellMap(std::uint32_t blocks);  // 1 … 2^26 - 1; throws InvalidArgument
@@ -118,6 +120,14 @@ class CellMap {
   // Makes the lease of `seq` what lease() said before cells were taken that are free again.
   // Without memory for that it has none. O(1).
   void restore_lease(SeqId seq, std::optional<BlockIndex> block) noexcept;
+
+  // Gives what holds moved cells to their targets, which are free. Leases stay with their
+  // blocks. O(cells). Needs no memory.
+  void relocate(const CellMoves& moves);
+  std::uint64_t free_cells(BlockIndex block) const { return blocks_[block].free; }  // bit i: cell i
+  bool is_leased(BlockIndex block) const { return blocks_[block].lease != SeqId{}; }
+  // Whether one run of a sequence holds the cells and nobody else. O(extents).
+  bool is_private(CellSpan cells) const;
 
   const CellCounts& counts() const { return counts_; }
   // Asks for the memory of what will be read or changed of the cell's block.
@@ -169,6 +179,7 @@ class CellMap {
   void require_range(CellSpan cells, const char* method) const;
   void require_block(BlockIndex block, const char* method) const;
   std::uint32_t word(CellIndex cell, const char* method) const;  // 0: free
+  void relocate(CellSpan from, CellIndex to);
   void split_around(BlockIndex block, std::uint64_t cells);
   void merge_around(BlockIndex block, std::uint64_t cells);
   void move_lease(SeqId seq, BlockIndex block, bool block_has_rest);

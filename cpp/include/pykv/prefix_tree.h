@@ -32,6 +32,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -125,6 +126,21 @@ class PrefixTree {
     double last_used = 0;  // of the node or anything below it
   };
   std::vector<NodeView> nodes() const;  // without the root, by id
+
+  // Calls visit for the cells of each node that has some, in position order.
+  void for_cells(const std::function<void(std::span<const CellSpan>)>& visit) const;
+
+  // Cells of nodes on their way to others. Only the constructor can fail. O(nodes and spans).
+  class Relocation {
+   public:
+    Relocation(PrefixTree& tree, const CellMoves& moves);
+    ~Relocation();
+    void apply() noexcept;  // the tree must not have changed since
+
+   private:
+    struct Impl;
+    std::unique_ptr<Impl> impl_;
+  };
 
   void check_integrity() const;
 

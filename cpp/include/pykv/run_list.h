@@ -109,10 +109,13 @@ class RunList {
   // Cells that another list holds too, through a shared leaf or a holder of its own.
   std::uint32_t shared_cells() const;
 
+  class Relocation;
+
   void check_integrity() const;
 
  private:
   struct Node;
+
   static constexpr std::size_t kMaxHeight = 16;    // 2^32 pieces need 9
   using Path = std::array<Node*, kMaxHeight + 1>;  // [h]: a node of height h
   struct Visitor {
@@ -137,6 +140,23 @@ class RunList {
 
   CellMap* cells_;
   Node* root_ = nullptr;  // null: empty
+};
+
+// Lists whose cells move together. Nodes that they share are changed once, for all of them.
+class RunList::Relocation {
+ public:
+  Relocation() = default;
+  ~Relocation();
+  Relocation(const Relocation&) = delete;
+  Relocation& operator=(const Relocation&) = delete;
+  void add(const RunList& list);  // every list that may have one of the cells. O(nodes)
+  // Refuses what would tear a piece apart; returns such pieces.
+  std::vector<CellSpan> restrict(CellMoves& moves) const;
+  void apply(const CellMoves& moves) noexcept;  // the lists must not have changed since add()
+
+ private:
+  void add(Node& node);
+  std::vector<Node*> nodes_;  // each once, those below others first
 };
 
 }  // namespace pykv

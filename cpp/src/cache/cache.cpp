@@ -137,6 +137,8 @@ CacheStats Cache::stats() const {
   s.reclaim_ticks = c.reclaim_ticks;
   s.reclaim_runs = c.reclaim_runs;
   s.cells_copied = c.cells_copied;
+  s.compactions = c.compactions;
+  s.compacted_cells = c.compacted_cells;
   s.k_bytes_rewritten = c.k_bytes_rewritten;
   s.generation = c.generation;
   return s;

@@ -124,6 +124,11 @@ struct Cache::Impl {
 
   std::uint32_t evict(std::uint32_t cells, EvictReason reason);
   void release_excess_blocks();
+  std::uint32_t compact(std::uint64_t budget_bytes);  // no step may be open
+  void compact_if_fragmented() noexcept;
+  std::uint32_t gather_runs(std::uint32_t budget);   // these two move so many cells at most
+  std::uint32_t empty_blocks(std::uint32_t budget);  // and return how many
+  std::uint32_t move_cells(const CellMoves& moves, RunList::Relocation& lists);  // all or nothing
 
   // Of the layer's stored K; null: unknown.
   const RopeParams* rope(std::uint32_t layer) const {
@@ -191,6 +196,8 @@ struct Cache::Impl {
   std::uint64_t match_query_tokens = 0, match_hit_tokens = 0;
   std::uint64_t reclaim_ticks = 0, reclaim_runs = 0;
   std::uint64_t cells_copied = 0, k_bytes_rewritten = 0;
+  std::uint64_t compactions = 0, compacted_cells = 0;
+  std::uint32_t compaction_pause = 0, last_compaction_pause = 0;  // ticks until the next try
 };
 
 struct Step::Impl {

@@ -1,4 +1,5 @@
 // Space: eviction of idle prefixes, reclaim by the watermarks, memory given back.
+#include <algorithm>
 #include <limits>
 #include <new>
 
@@ -54,6 +55,27 @@ void Cache::Impl::release_excess_blocks() {
   touch();
 }
 
+// Where a try moves nothing, the next ones come after twice as many ticks.
+void Cache::Impl::compact_if_fragmented() noexcept {
+  constexpr std::uint64_t kFragmentedShare = 4;
+  constexpr std::uint32_t kLongestPause = 255;
+  if (config.compact_bytes == 0 || open_step != nullptr) return;
+  const std::uint64_t in_use = (committed_blocks - free_committed_blocks()) * kBlockCells;
+  const std::uint64_t holes = in_use - cells.counts().active - cells.counts().idle;
+  if (holes * kFragmentedShare <= committed_blocks * kBlockCells) return;
+  if (compaction_pause > 0) {
+    --compaction_pause;
+    return;
+  }
+  try {
+    const bool moved = compact(config.compact_bytes) > 0;
+    last_compaction_pause = moved ? 0 : std::min(2 * last_compaction_pause + 1, kLongestPause);
+  } catch (const Error&) {
+  } catch (const std::bad_alloc&) {
+  }  // in another tick
+  compaction_pause = last_compaction_pause;
+}
+
 std::uint32_t Cache::evict(std::uint32_t cells, EvictReason reason) {
   const auto lock = impl_->link->lock();
   return impl_->evict(cells, reason);
@@ -70,6 +92,7 @@ std::uint32_t Cache::reclaim(std::uint32_t wanted) {
     ++c.reclaim_runs;
     freed = c.evict(target, EvictReason::watermark);
   }
+  c.compact_if_fragmented();
   c.release_excess_blocks();
   return freed;
 }

@@ -326,6 +326,13 @@ std::uint32_t CellMap::shared_cells(CellSpan cells) const {
   return shared;
 }
 
+bool CellMap::is_private(CellSpan cells) const {
+  require_range(cells, "[CellMap.is_private]");
+  bool all = true;
+  for_extents(cells, [&](std::uint32_t holder_word, std::uint32_t) { all = all && holder_word == 1; });
+  return all;
+}
+
 std::uint32_t CellMap::largest_free_span() const {
   std::uint32_t largest = 0, open = 0;  // open: free cells up to here
   for (const Block& block : blocks_) {

@@ -51,8 +51,9 @@ struct RunList::Node {
   static constexpr std::uint32_t kFanout = 32;
 
   std::uint32_t refs = 1;  // lists and nodes that point here
-  std::uint16_t height = 0;
-  std::uint16_t count = 0;  // pieces or children, at least 1
+  std::uint8_t height = 0;
+  enum class Mark : std::uint8_t { none, seen, changed } mark = Mark::none;  // of a Relocation
+  std::uint16_t count = 0;                                                   // pieces or children, at least 1
   RunSummary sum;
   union {
     Run pieces[kFanout];  // height 0: each inside one block
@@ -60,7 +61,7 @@ struct RunList::Node {
   };
 
   explicit Node(std::uint32_t height_of_node)
-      : height(static_cast<std::uint16_t>(height_of_node)), children{} {
+      : height(static_cast<std::uint8_t>(height_of_node)), children{} {
     if (is_leaf()) std::uninitialized_default_construct_n(pieces, kFanout);
   }
 
