@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 from collections.abc import Sequence
 from contextlib import ExitStack
@@ -159,8 +160,16 @@ def arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     return options
 
 
+def warn_of_load(threads: int) -> None:
+    """Others on the machine slow programs down unequally, those with barriers most."""
+    load = os.getloadavg()[0]
+    if load > threads / 2:
+        print(f"load is {load:.1f}: other programs run, so ratios mean little", file=sys.stderr)
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     options = arguments(argv)
+    warn_of_load(options.threads)
     if options.plot:
         chart.check_path(options.plot)
     rows = measure(options, models.resolve(options.model))

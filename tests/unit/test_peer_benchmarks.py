@@ -183,3 +183,13 @@ def test_flags_choose_what_is_measured() -> None:
     quick, full = vs_peers.arguments(["--quick"]), vs_peers.arguments([])
     assert (quick.types, quick.repeat) == (["f16"], 1)
     assert (full.types, full.repeat, full.cases) == (["f16", "q8_0", "q4_0"], 3, rows.CASES)
+
+
+def test_a_busy_machine_is_mentioned(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("os.getloadavg", lambda: (1.5, 0.0, 0.0))
+    vs_peers.warn_of_load(4)
+    assert capsys.readouterr().err == ""
+    vs_peers.warn_of_load(2)
+    assert "load is 1.5" in capsys.readouterr().err
