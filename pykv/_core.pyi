@@ -656,10 +656,16 @@ class Model:
     A decoder that runs on the cache. Raises UnsupportedModel (naming the architecture, feature or tensor type), CorruptModel, OutOfMemory.
     """
     def __init__(
-        self, gguf: GgufFile, backend: Backend, *, precision: str = "fast", context: int = 0
+        self,
+        gguf: GgufFile,
+        backend: Backend,
+        *,
+        precision: str = "fast",
+        context: int = 0,
+        progress: collections.abc.Callable | None = None,
     ) -> None:
         """
-        precision: "fast" multiplies with 8-bit activations where there are kernels for it, "exact" with float32 ones. context: tokens that no sequence will exceed; 0, or more than trained: the trained context.
+        precision: "fast" multiplies with 8-bit activations where there are kernels for it, "exact" with float32 ones. context: tokens that no sequence will exceed; 0, or more than trained: the trained context. progress: called with the bytes of weights that are loaded and of all; what it raises ends the loading.
         """
     def forward(
         self, step: Step, tokens: typing.Any, logit_rows: typing.Any

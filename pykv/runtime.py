@@ -111,7 +111,11 @@ class Runtime:
         tell("weights", 0.0)
         self.backend = _core.Backend(threads=options.threads)
         self.model = _core.Model(
-            self.gguf, self.backend, precision=options.precision, context=options.ctx_size
+            self.gguf,
+            self.backend,
+            precision=options.precision,
+            context=options.ctx_size,
+            progress=lambda done, all_bytes: tell("weights", done / max(all_bytes, 1)),
         )
         given_as_path = models.expand_user(options.model) == path
         self.model_id = path.stem if given_as_path else options.model

@@ -155,17 +155,23 @@ void bind_decoder(py::module_& m) {
       "A decoder that runs on the cache. Raises UnsupportedModel (naming the architecture, feature or "
       "tensor type), CorruptModel, OutOfMemory.")
       .def(py::init([](const GgufFile& gguf, Backend& backend, const std::string& precision,
-                       const PyInt& context) {
-             const ModelOptions options{parse_precision(precision),
-                                        to_int<std::uint32_t>(context, "[Model] context")};
+                       const PyInt& context, const std::optional<py::function>& progress) {
+             ModelOptions options{parse_precision(precision),
+                                  to_int<std::uint32_t>(context, "[Model] context")};
+             if (progress)
+               options.progress = [&](std::uint64_t done, std::uint64_t all) {
+                 const py::gil_scoped_acquire locked;
+                 (*progress)(done, all);
+               };
              const py::gil_scoped_release unlocked;
              return std::make_unique<Model>(gguf, backend, options);
            }),
            py::arg("gguf"), py::arg("backend"), py::kw_only(), py::arg("precision") = "fast",
-           py::arg("context") = 0, py::keep_alive<1, 3>(),
+           py::arg("context") = 0, py::arg("progress") = py::none(), py::keep_alive<1, 3>(),
            "precision: \"fast\" multiplies with 8-bit activations where there are kernels for it, \"exact\" "
            "with float32 ones. context: tokens that no sequence will exceed; 0, or more than "
-           "trained: the trained context.")
+           "trained: the trained context. progress: called with the bytes of weights that are loaded and "
+           "of all; what it raises ends the loading.")
       .def_property_readonly(
           "config", [](const Model& model) { return config_dict(model.config()); },
           "Numbers of the model, by the names of ModelConfig.")

@@ -293,18 +293,26 @@ def test_progress_tells_stages_in_order(tiny: Path) -> None:
         parts = [part for name, part in seen if name == stage]
         assert parts == sorted(parts)
         assert 0.0 <= parts[0] <= parts[-1] <= 1.0
+    weights = [part for name, part in seen if name == "weights"]
+    assert weights[-1] == 1.0
+    assert len(weights) > 15, "every tensor is told"
 
 
 def test_what_progress_raises_ends_the_loading(tiny: Path) -> None:
     class Cancelled(Exception):
         pass
 
-    def cancel(stage: str, fraction: float) -> None:
-        if stage == "weights":
-            raise Cancelled
+    for least in (0.0, 0.5):
+        told: list[float] = []
 
-    with pytest.raises(Cancelled):
-        pykv.Engine.open(tiny, threads=1, progress=cancel)
+        def cancel(stage: str, fraction: float, least: float = least) -> None:
+            if stage == "weights" and fraction >= least:
+                told.append(fraction)  # noqa: B023
+                raise Cancelled
+
+        with pytest.raises(Cancelled):
+            pykv.Engine.open(tiny, threads=1, progress=cancel)
+        assert len(told) == 1, "nothing is loaded after that"
 
 
 def test_a_missing_model_is_refused() -> None:

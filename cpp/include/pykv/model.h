@@ -5,6 +5,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -23,6 +24,8 @@ struct ModelOptions {
   // Tokens that no sequence will exceed, 0 or more than trained: the trained context. Models
   // with two sets of rotary factors (longrope) use the one for short sequences if this allows.
   std::uint32_t context = 0;
+  // Told the bytes of weights that are loaded and of all. What it throws ends the loading.
+  std::function<void(std::uint64_t done, std::uint64_t all)> progress = {};
 };
 
 struct ModelConfig {

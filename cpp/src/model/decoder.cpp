@@ -6,8 +6,11 @@
 
 namespace pykv {
 
-Decoder::Decoder(const GgufFile& file, const DecoderSpec& spec, const ModelConfig& config, Backend& backend)
-    : config_(config), backend_(backend), weights_(load_decoder_weights(file, spec, config, backend)) {}
+Decoder::Decoder(const GgufFile& file, const DecoderSpec& spec, const ModelConfig& config, Backend& backend,
+                 const ModelOptions& options)
+    : config_(config),
+      backend_(backend),
+      weights_(load_decoder_weights(file, spec, config, backend, options)) {}
 
 Rows Decoder::run_layers(Step& step, std::span<const Token> tokens) {
   const auto count = static_cast<std::uint32_t>(tokens.size());

@@ -16,7 +16,8 @@ namespace pykv {
 class Decoder {
  public:
   // Checks everything, then loads. `backend` must outlive the decoder.
-  Decoder(const GgufFile& file, const DecoderSpec& spec, const ModelConfig& config, Backend& backend);
+  Decoder(const GgufFile& file, const DecoderSpec& spec, const ModelConfig& config, Backend& backend,
+          const ModelOptions& options);
 
   // Runs all layers for the rows of `step` and leaves the last layer's output, before the
   // final norm, in the returned rows, which stay valid until the next call.

@@ -109,13 +109,13 @@ class Collector {
 }  // namespace
 
 DecoderWeights load_decoder_weights(const GgufFile& file, const DecoderSpec& spec, const ModelConfig& config,
-                                    Backend& backend) {
+                                    Backend& backend, const ModelOptions& options) {
   DecoderWeights weights;
   weights.layers.resize(config.layers);
   Collector collector(file, spec, config, weights);
   WeightPlan& plan = collector.collect();
   weights.parameters = plan.parameters();
-  plan.load(backend, config.precision);
+  plan.load(backend, options);
   if (file.find_tensor("output.weight") == nullptr) weights.output.weight = weights.embedding;
   return weights;
 }

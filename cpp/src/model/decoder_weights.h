@@ -36,6 +36,6 @@ struct DecoderWeights {
 
 // Checks all tensors of the file against what `spec` and `config` ask for, then loads them.
 DecoderWeights load_decoder_weights(const GgufFile& file, const DecoderSpec& spec, const ModelConfig& config,
-                                    Backend& backend);
+                                    Backend& backend, const ModelOptions& options);
 
 }  // namespace pykv

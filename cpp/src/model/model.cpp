@@ -36,7 +36,7 @@ struct Model::Impl {
       : backend(machine),
         config(read_model_config(file, options)),
         bytes_before(machine.weight_bytes()),
-        decoder(file, find_architecture(file).decoder, config, machine),
+        decoder(file, find_architecture(file).decoder, config, machine, options),
         weight_bytes(machine.weight_bytes() - bytes_before),
         layer(layer_table(config).front()) {
     file.drop_pages();

@@ -80,12 +80,17 @@ void WeightPlan::refuse_others() const {
                              "the answers; use another model");
 }
 
-void WeightPlan::load(Backend& backend, Precision precision) const {
+void WeightPlan::load(Backend& backend, const ModelOptions& options) const {
+  std::uint64_t all = 0, done = 0;
+  for (const Item& item : items_) all += item.bytes.size();
   for (const Item& item : items_) {
-    *item.into =
-        backend.create_weight(*item.tensor->type, item.shape.rows, item.shape.cols, item.bytes, precision);
+    if (options.progress) options.progress(done, all);
+    done += item.bytes.size();
+    *item.into = backend.create_weight(*item.tensor->type, item.shape.rows, item.shape.cols, item.bytes,
+                                       options.precision);
     file_.drop_pages(item.bytes);
   }
+  if (options.progress) options.progress(all, all);
 }
 
 }  // namespace pykv

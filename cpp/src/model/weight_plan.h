@@ -8,6 +8,7 @@
 
 #include "pykv/backend.h"
 #include "pykv/gguf.h"
+#include "pykv/model.h"
 
 namespace pykv {
 
@@ -42,7 +43,7 @@ class WeightPlan {
   std::uint64_t parameters() const { return parameters_; }
   // Creates the weights one after the other. What was read of the file is given back to the
   // system after each, so that at most one tensor is in memory twice.
-  void load(Backend& backend, Precision precision) const;
+  void load(Backend& backend, const ModelOptions& options) const;
 
  private:
   struct Item {
