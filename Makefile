@@ -93,7 +93,7 @@ test-system: build
 	python -m pytest tests/system $(PYTEST_ARGS)
 
 FUZZ_BUILD = cmake --preset fuzz && cmake --build --preset fuzz -j $(JOBS)
-FUZZ = build/fuzz/tests/fuzz/fuzz_$(1) -timeout=20 -print_final_stats=1 -artifact_prefix=build/fuzz/$(1)- $(2) \
+FUZZ = build/fuzz/tests/fuzz/fuzz_$(1) -timeout=60 -print_final_stats=1 -artifact_prefix=build/fuzz/$(1)- $(2) \
   build/fuzz/$(3)/$(1) tests/fuzz/corpus/$(1)
 
 # The same inputs on every machine: a seed, numbers of runs, and no guidance by the operands of
