@@ -86,6 +86,12 @@ def log_softmax(logits: npt.NDArray[np.float32]) -> Floats:
     return values
 
 
+def divergence(exact: Floats, log_p: Floats) -> Floats:
+    """KL(exact || log_p) of each row, in nats, from log probabilities."""
+    values: Floats = np.sum(np.exp(exact) * (exact - log_p), axis=-1)
+    return values
+
+
 class _Lane:
     """One model with one cache that goes through the windows."""
 
@@ -128,7 +134,7 @@ class _Lane:
     def count(self, log_p: Floats, exact: Floats, following: Sequence[int]) -> None:
         """Adds positions: what the lane says and what the exact pass does, [n, vocab]."""
         self._nll.append(-log_p[np.arange(len(following)), following])
-        self._kl.append(np.sum(np.exp(exact) * (exact - log_p), axis=-1))
+        self._kl.append(divergence(exact, log_p))
         self._same.append(log_p.argmax(axis=-1) == exact.argmax(axis=-1))
 
     def result(self) -> TypeResult:

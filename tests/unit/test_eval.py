@@ -15,7 +15,7 @@ import pytest
 from benchmarks.precision import store_like_the_cache
 from pykv import _core
 from pykv.bench import chart
-from pykv.bench.perplexity import PerplexityBench, PerplexityOptions
+from pykv.bench.perplexity import PerplexityBench, PerplexityOptions, divergence
 from pykv.cli import main
 from pykv.cli.eval import type_pairs
 from pykv.tokenizer import Tokenizer
@@ -78,6 +78,12 @@ def test_perplexity_and_divergence_are_numpys(
         assert found.perplexity == pytest.approx(own, rel=1e-3)
         assert (found.type_k, found.type_v) == types
     assert result.types[1].kl_mean < result.types[2].kl_mean
+
+
+def test_the_divergence_is_from_the_exact_distribution() -> None:
+    exact, other = np.log([[0.5, 0.5], [0.9, 0.1]]), np.log([[0.9, 0.1], [0.9, 0.1]])
+    wanted = 0.5 * np.log(0.5 / 0.9) + 0.5 * np.log(0.5 / 0.1)
+    assert divergence(exact, other) == pytest.approx([wanted, 0.0])
 
 
 def test_steps_do_not_change_the_numbers(
