@@ -214,7 +214,7 @@ def arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     )
     add = parser.add_argument
     add("--types", default="q4_1,q4_0,q8_0", help="weight types (q4_1,q4_0,q8_0)")
-    add("--precision", default="fast", choices=("fast", "exact"))
+    add("--precision", default="fast", choices=("fastest", "fast", "exact"))
     add("--inputs", type=int, default=1536)
     add("--outputs", type=int, default=3072)
     add("--rows", default=",".join(map(str, ROWS)), help="rows of activations")

@@ -187,6 +187,7 @@ class Backend:
         alibi_slopes: collections.abc.Sequence[typing.SupportsFloat | typing.SupportsIndex] = [],
         window: tuple[str, typing.SupportsInt | typing.SupportsIndex] = ("none", 0),
         rope: RopeParams | None = None,
+        precision: str = "exact",
     ) -> numpy.typing.NDArray[numpy.float32]:
         """
         segments: (first position, cell, length, rotation, slot); groups: (first row, rows, first position, first segment, segments, first slot). sinks, alibi_slopes: one for each head. window: (kind, size). Returns [n, out_width = heads * v_dim].
@@ -542,6 +543,7 @@ class Step:
         softcap: typing.SupportsFloat | typing.SupportsIndex = 0.0,
         sinks: collections.abc.Sequence[typing.SupportsFloat | typing.SupportsIndex] = [],
         alibi_slopes: collections.abc.Sequence[typing.SupportsFloat | typing.SupportsIndex] = [],
+        precision: str = "exact",
     ) -> numpy.typing.NDArray[numpy.float32]:
         """
         q [rows, heads * k_dim] -> float32 [rows, heads * v_dim]. sinks, alibi_slopes: one for each head.

@@ -40,8 +40,9 @@ class RuntimeOptions:
         batch_size: tokens per step.
         cache_type_k: storage of keys, one of `pykv._core.kv_types()`.
         cache_type_v: storage of values.
-        precision: of linear layers, one of `pykv._core.precisions()`: "exact" has float32
-            activations, "fast" 8-bit ones where the type of the weights has kernels for it.
+        precision: one of `pykv._core.precisions()`: "exact" is float32 throughout, "fast" has
+            8-bit activations in linear layers where the type of the weights has kernels for it,
+            "fastest" also bf16 attention on machines that multiply bf16 faster.
         threads: of computation, 0: one per usable core.
         pool_bytes: hard budget of the pool's memory, 0: as many as the cells need.
         draft_max: tokens at most that a step guesses and computes ahead for a session.

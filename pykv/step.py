@@ -114,6 +114,7 @@ class Step:
         softcap: float = 0.0,
         sinks: npt.ArrayLike | None = None,
         alibi_slopes: npt.ArrayLike | None = None,
+        precision: str = "exact",
     ) -> Floats:
         """Attention of every row over its own sequence, this step's earlier rows included.
 
@@ -123,7 +124,9 @@ class Step:
         ``softcap`` above 0, ``softcap * tanh(score / softcap)``; with ``alibi_slopes [heads]``,
         plus ``slope * (key position - query position)``. ``sinks [heads]`` are one more score per
         head in the softmax that weighs no V; a layer with ``sinks=True`` needs them, others
-        refuse them. ``write`` of the layer that stores K and V must come first.
+        refuse them. ``precision="fastest"`` may round the factors of both products to bf16, on
+        machines that multiply those faster (AVX-512 BF16). ``write`` of the layer that stores K
+        and V must come first.
 
         Raises ``InvalidArgument`` for wrong shapes and numbers that are not finite, ``TypeError``
         for arrays that are not floats.
@@ -140,6 +143,7 @@ class Step:
             _number(softcap, "softcap"),
             _per_head(sinks, heads, "sinks"),
             _per_head(alibi_slopes, heads, "alibi_slopes"),
+            precision,
         )
         return out.reshape(self.rows, heads, spec.v_dim)
 

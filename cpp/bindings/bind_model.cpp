@@ -147,7 +147,8 @@ void bind_decoder(py::module_& m) {
   m.def(
       "precisions",
       [] {
-        return std::vector<std::string>{precision_name(Precision::exact), precision_name(Precision::fast)};
+        return std::vector<std::string>{precision_name(Precision::exact), precision_name(Precision::fast),
+                                        precision_name(Precision::fastest)};
       },
       "Names of the ways in which linear layers multiply (Model).");
   py::class_<Model>(

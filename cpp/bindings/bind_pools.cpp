@@ -100,8 +100,9 @@ void bind_attention(py::class_<Backend>& c) {
          const std::vector<SegmentTuple>& segments, const std::vector<GroupTuple>& groups,
          std::uint32_t heads, float scale, std::uint32_t out_width, float softcap, std::vector<float> sinks,
          std::vector<float> alibi_slopes, const std::pair<std::string, std::uint32_t>& window,
-         std::optional<RopeParams> rope) {
+         std::optional<RopeParams> rope, const std::string& precision) {
         AttentionParams params{.heads = heads, .scale = scale, .softcap = softcap};
+        params.precision = parse_precision(precision);
         params.window = {parse_window_kind(window.first), window.second};
         return attend(
             backend, pool, layer, q, out_width,
@@ -111,6 +112,7 @@ void bind_attention(py::class_<Backend>& c) {
       py::arg("heads"), py::arg("scale"), py::arg("out_width"), py::arg("softcap") = 0.0F,
       py::arg("sinks") = std::vector<float>{}, py::arg("alibi_slopes") = std::vector<float>{},
       py::arg("window") = std::pair<std::string, std::uint32_t>("none", 0), py::arg("rope") = py::none(),
+      py::arg("precision") = "exact",
       "segments: (first position, cell, length, rotation, slot); groups: (first row, rows, first position, "
       "first segment, segments, first slot). sinks, alibi_slopes: one for each head. window: (kind, size). "
       "Returns [n, out_width = heads * v_dim].");

@@ -123,7 +123,8 @@ void write(Step& step, const PyInt& layer, const FloatRows& k, const std::option
 }
 
 FloatRows attend(Step& step, const PyInt& layer, const FloatRows& q, const PyInt& head_count, double scale,
-                 double softcap, const std::vector<float>& sinks, const std::vector<float>& alibi_slopes) {
+                 double softcap, const std::vector<float>& sinks, const std::vector<float>& alibi_slopes,
+                 const std::string& precision) {
   const auto index = to_int<std::uint32_t>(layer, "[Step.attend] layer");
   const auto heads = to_int<std::uint32_t>(head_count, "[Step.attend] heads", 1, 1U << 20);
   check_shape(q, step.rows(), "attend] q");
@@ -131,6 +132,7 @@ FloatRows attend(Step& step, const PyInt& layer, const FloatRows& q, const PyInt
       .heads = heads, .scale = static_cast<float>(scale), .softcap = static_cast<float>(softcap)};
   params.sinks = sinks;
   params.alibi_slopes = alibi_slopes;
+  params.precision = parse_precision(precision);
   const auto width = static_cast<py::ssize_t>(std::uint64_t{heads} * step.layer(index).v_dim);
   FloatRows out({py::ssize_t{step.rows()}, width});
   const std::span<float> result(out.mutable_data(), static_cast<std::size_t>(out.size()));
@@ -191,7 +193,7 @@ void bind_steps(py::module_& m, py::class_<Cache>& cache) {
       .def(
           "attend", &attend, py::arg("layer"), py::arg("q"), py::arg("heads"), py::arg("scale"),
           py::arg("softcap") = 0.0, py::arg("sinks") = std::vector<float>{},
-          py::arg("alibi_slopes") = std::vector<float>{},
+          py::arg("alibi_slopes") = std::vector<float>{}, py::arg("precision") = "exact",
           "q [rows, heads * k_dim] -> float32 [rows, heads * v_dim]. sinks, alibi_slopes: one for each head.")
       .def("finish", &Step::finish, py::call_guard<Unlocked>(), "Publishes; every layer must be written.")
       .def("rollback", &Step::rollback, py::call_guard<Unlocked>(),

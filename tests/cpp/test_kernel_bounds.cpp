@@ -166,6 +166,7 @@ struct AttendShape {
   std::uint32_t window = kPartitionPositions;  // slots that a query sees
   bool shaped = false;                         // with softcap, slopes and a sink
   bool view = false;
+  bool bf16 = false;
 };
 
 // Tiles of as many blocks as the positions need, the last one fenced alone.
@@ -220,8 +221,8 @@ std::vector<float> run_attend(const Kernels& tier, const AttendShape& shape, Sid
   task.pieces = pieces;
   task.scale = 0.125F;
   task.result = {most.data(), sum.data(), out.data(), stride};
-  tier.score(task, *scratch.data());
-  tier.weigh(task, *scratch.data());
+  (shape.bf16 ? tier.score_bf16 : tier.score)(task, *scratch.data());
+  (shape.bf16 ? tier.weigh_bf16 : tier.weigh)(task, *scratch.data());
   Fenced<float> done(std::size_t{shape.queries} * shape.v_dim, side);
   Fenced<float> sink(1, side);
   for (std::uint32_t i = 0; i < shape.queries; ++i) {
@@ -272,8 +273,11 @@ TEST(attention_stays_inside) {
       for (const std::uint32_t positions : {1U, 16U, 65U, 250U, 256U})
         for (const std::uint32_t first_cell : {0U, 37U, 63U})
           for (const std::uint32_t queries : {1U, 3U, 64U}) {
-            const AttendShape shape{type_k, type_v, dim, dim, queries, positions, first_cell};
-            on_every_side([&](const Kernels& tier, Side side) { return run_attend(tier, shape, side); });
+            AttendShape shape{type_k, type_v, dim, dim, queries, positions, first_cell};
+            for (const bool bf16 : {false, true}) {
+              shape.bf16 = bf16;
+              on_every_side([&](const Kernels& tier, Side side) { return run_attend(tier, shape, side); });
+            }
           }
     }
 }

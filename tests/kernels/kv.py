@@ -54,6 +54,25 @@ class Features:
     rope: tuple[int, float, bool] | None = None
 
 
+class Tier:
+    """A backend of one instruction set, and how precisely attention is asked for."""
+
+    def __init__(self, isa: str, precision: str) -> None:
+        self.backend = _core.Backend(threads=2, isa=isa)
+        self.precision = precision
+        assert self.backend.isa == isa, "another tier would be tested"
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.backend, name)
+
+
+ISAS = _core.Backend.available_isas()
+# Only this tier has kernels of its own for "fastest"; elsewhere it is the same as "exact".
+TIERS = [(isa, "exact") for isa in ISAS] + [
+    (isa, "fastest") for isa in ISAS if isa == "avx512_bf16"
+]
+
+
 # (first position, cell, length), where they matter with a rotation and a first slot.
 Segments = list[tuple[int, ...]]
 # (segments, first position, rows), where it is another than the position with a first slot.
@@ -110,6 +129,7 @@ class Pool:
         self, backend: Any, shape: Shape, blocks: int = 32, features: Features | None = None
     ) -> None:
         self.backend, self.shape = backend, shape
+        self.precision = getattr(backend, "precision", "exact")
         self.features = features or Features()
         layer = _core.LayerSpec(
             kv_heads=shape.kv_heads, k_dim=shape.k_dim, v_dim=shape.v_dim, v_view_of_k=shape.v_view
@@ -162,9 +182,13 @@ class Pool:
             self.handle, 0, q, segments=all_segments, groups=packed, heads=self.shape.heads,
             scale=self.shape.scale, out_width=self.shape.heads * self.shape.v_dim,
             softcap=options.softcap, sinks=list(options.sinks), alibi_slopes=list(options.slopes),
-            window=options.window, rope=rope_params(options.rope),
+            window=options.window, rope=rope_params(options.rope), precision=self.precision,
         )  # fmt: skip
         return out
+
+    def tolerance(self, exact: float) -> float:
+        """Of one rounding to 8 bits of every factor, in units of max |V|, about 4."""
+        return exact if self.precision == "exact" else 0.05
 
     def expected(self, q: F32, segments: Segments, first: int, slot: int | None = None) -> Any:
         k, v = self.stored(segments)

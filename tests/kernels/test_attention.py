@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from tests.kernels.arrays import F32, assert_same_bits, normal
-from tests.kernels.kv import Pool, Shape, contiguous, scattered
+from tests.kernels.kv import TIERS, Pool, Shape, Tier, contiguous, scattered
 from tests.reference import kv_storage
 from tests.reference.block_formats import KV_TYPES
 
@@ -36,6 +36,11 @@ SHAPES = [
 # Scores are O(1): a float32 dot product of up to 256 terms, exp and a weighted mean stay
 # well below this, in units of max |V| (about 4).
 TOLERANCE = 4e-6
+
+
+@pytest.fixture(params=TIERS, ids="-".join)
+def backend(request: pytest.FixtureRequest) -> Tier:
+    return Tier(*request.param)
 
 
 @pytest.fixture(params=SHAPES, ids=str)
@@ -79,7 +84,7 @@ def test_attention_follows_its_definition(pool: Pool, rng: np.random.Generator) 
             error = np.abs(
                 pool.attend(part, where, n - rows) - pool.expected(part, where, n - rows)
             )
-            assert error.max() < TOLERANCE
+            assert error.max() < pool.tolerance(TOLERANCE)
 
 
 def test_chunks_do_not_change_bits(pool: Pool, rng: np.random.Generator) -> None:
@@ -181,7 +186,7 @@ def test_every_pair_of_types_attends(backend: Any, rng: np.random.Generator, typ
         where = contiguous(70, 9)
         pool.write(where, k, v)
         error = np.abs(pool.attend(q, where, 0) - pool.expected(q, where, 0))
-        assert error.max() < TOLERANCE, (type_k, type_v)
+        assert error.max() < pool.tolerance(TOLERANCE), (type_k, type_v)
 
 
 def test_large_scores_do_not_overflow(backend: Any, rng: np.random.Generator) -> None:
@@ -191,5 +196,7 @@ def test_large_scores_do_not_overflow(backend: Any, rng: np.random.Generator) ->
     pool.write(where, k, v)
     actual = pool.attend(q, where, 0)
     assert np.isfinite(actual).all()
+    if pool.precision == "fastest":
+        return  # rounded to 8 bits, such scores choose other tokens
     # Scores are about 10^4 and carry an error of about 10^-3 each.
     np.testing.assert_allclose(actual, pool.expected(q, where, 0), rtol=0, atol=0.05 * 40)

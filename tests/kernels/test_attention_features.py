@@ -11,10 +11,12 @@ import pytest
 
 from tests.kernels.arrays import F32, assert_same_bits, normal
 from tests.kernels.kv import (
+    TIERS,
     Features,
     Pool,
     Segments,
     Shape,
+    Tier,
     cells_of,
     positions_of,
     slots_of,
@@ -69,6 +71,11 @@ SEQUENCES = {"plain": plain, "gaps": with_gaps, "moved": moved, "divided": divid
 TOLERANCE = 1.5e-5
 
 
+@pytest.fixture(params=TIERS, ids="-".join)
+def backend(request: pytest.FixtureRequest) -> Tier:
+    return Tier(*request.param)
+
+
 def filled(
     backend: Any, rng: np.random.Generator, sequence: Segments, features: Features, shape: Shape
 ) -> tuple[Pool, F32]:
@@ -113,7 +120,7 @@ def test_features_follow_the_definition(
         error = np.abs(
             attend_tokens(pool, q, sequence, rows) - expected_of(pool, q, sequence, rows)
         )
-        assert error.max() < TOLERANCE
+        assert error.max() < pool.tolerance(TOLERANCE)
 
 
 @pytest.mark.parametrize("name", SEQUENCES)
@@ -197,7 +204,7 @@ def test_a_gap_of_a_billion_slots_costs_nothing(backend: Any, rng: np.random.Gen
         attend_tokens(pool, q, sequence, range(120, 160))
         - expected_of(pool, q, sequence, range(120, 160))
     )
-    assert error.max() < TOLERANCE
+    assert error.max() < pool.tolerance(TOLERANCE)
 
 
 def test_negative_zero_and_huge_scales(backend: Any, rng: np.random.Generator) -> None:
@@ -207,7 +214,7 @@ def test_negative_zero_and_huge_scales(backend: Any, rng: np.random.Generator) -
         error = np.abs(
             attend_tokens(pool, q, sequence, range(37)) - expected_of(pool, q, sequence, range(37))
         )
-        assert error.max() < TOLERANCE * max(1, scale)
+        assert error.max() < pool.tolerance(TOLERANCE) * max(1, scale)
 
 
 SHAPES = [Shape(dim, dim, 2, 2) for dim in (32, 40, 72, 80, 96, 112, 128, 192, 256)] + [
@@ -231,7 +238,7 @@ def test_head_sizes(backend: Any, rng: np.random.Generator, shape: Shape) -> Non
     rows = range(250, 260) if shape.heads < 500 else range(299, 300)
     whole = attend_tokens(pool, q, sequence, rows)
     error = np.abs(whole - expected_of(pool, q, sequence, rows))
-    assert error.max() < TOLERANCE
+    assert error.max() < pool.tolerance(TOLERANCE)
     for row in rows:
         alone = attend_tokens(pool, q, sequence, range(row, row + 1))
         assert_same_bits(alone, whole[row - rows.start : row - rows.start + 1])

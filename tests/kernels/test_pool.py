@@ -184,3 +184,13 @@ def test_construction_is_checked() -> None:
     assert backend.threads == 1
     assert backend.isa == _core.Backend.available_isas()[-1]
     assert _core.Backend.available_isas()[0] == "scalar"
+
+
+def test_a_variable_forces_a_tier(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYKV_ISA", "scalar")
+    assert _core.Backend(threads=1).isa == _core.Backend(threads=1, isa="auto").isa == "scalar"
+    best = _core.Backend.available_isas()[-1]
+    assert _core.Backend(threads=1, isa=best).isa == best, "who asks for a tier gets it"
+    monkeypatch.setenv("PYKV_ISA", "sse9")
+    with pytest.raises(_core.InvalidArgument, match='PYKV_ISA "sse9" is unknown; use one of auto'):
+        _core.Backend(threads=1)

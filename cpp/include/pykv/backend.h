@@ -82,6 +82,8 @@ struct AttentionParams {
   float softcap = 0;                      // 0: none
   std::span<const float> sinks{};         // per query head or empty: one more logit, without value
   std::span<const float> alibi_slopes{};  // per query head or empty
+  // fastest: factors of both products may be rounded to bf16.
+  Precision precision = Precision::exact;
   // Step::attend sets these two from the layer table and CacheConfig::ropes.
   Window window{};
   const RopeParams* rope = nullptr;  // of stored K; needed where a segment has a rotation
@@ -95,7 +97,7 @@ struct KeyMove {
 
 struct BackendConfig {
   std::uint32_t threads = 0;  // 0: number of cores this process may use
-  std::string isa;            // "" or "auto", "scalar", "avx2", "avx512"
+  std::string isa;            // "" or "auto", "scalar", "avx2", "avx512", "avx512_bf16"
 };
 
 // What a machine can do at most: float32 and 8-bit integer operations (a multiply-add is

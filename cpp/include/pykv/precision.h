@@ -1,4 +1,5 @@
-// Floor 1. How linear layers multiply. Weights always keep the precision of their file.
+// Floor 1. How linear layers and attention multiply. Weights and KV always keep the precision in
+// which they are stored.
 #pragma once
 
 #include <cstdint>
@@ -7,15 +8,18 @@
 namespace pykv {
 
 enum class Precision : std::uint8_t {
+  // As fast, and attention rounds queries, K, V and the softmax's weights to bf16, where the
+  // machine multiplies those faster.
+  fastest,
   // Activations are rounded to 8-bit integers with a float32 scale per 32 of them, where the
-  // weight's type has kernels for it; elsewhere as exact.
+  // weight's type has kernels for it; elsewhere as exact. Attention is float32.
   fast,
-  // Float32 activations: the exact result of the dequantized weights up to the rounding of
-  // float32 additions.
+  // Float32 activations: the exact result of the dequantized weights and KV up to the rounding
+  // of float32 additions.
   exact,
 };
 
-// Throws InvalidArgument naming the two.
+// Throws InvalidArgument naming the three.
 Precision parse_precision(std::string_view name);
 const char* precision_name(Precision precision);
 

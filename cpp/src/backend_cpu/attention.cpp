@@ -13,6 +13,7 @@ using kernels::Partial;
 void attend_partition(const kernels::Kernels& kernels, const Attention& a, const QueryBlock& block,
                       std::uint32_t partition, const Partial& result, AttentionWorker& worker) {
   kernels::PartitionTask task = partition_task(a, block, partition, worker);
+  const bool bf16 = a.params->precision == Precision::fastest;
   task.result = result;
   const std::span<const kernels::KvPiece> pieces = task.pieces;
   for (std::size_t begin = 0, end = 0; begin < pieces.size(); begin = end) {
@@ -20,10 +21,10 @@ void attend_partition(const kernels::Kernels& kernels, const Attention& a, const
     while (end < pieces.size() && worker.rotations[end] == rotation) ++end;
     task.queries = worker.queries.get(*a.rotations, rotation);
     task.pieces = pieces.subspan(begin, end - begin);
-    kernels.score(task, worker.kernel);
+    (bf16 ? kernels.score_bf16 : kernels.score)(task, worker.kernel);
   }
   task.pieces = pieces;
-  kernels.weigh(task, worker.kernel);
+  (bf16 ? kernels.weigh_bf16 : kernels.weigh)(task, worker.kernel);
 }
 
 void merge_partition(const kernels::Kernels& kernels, const Attention& a, const QueryBlock& block,

@@ -1,6 +1,7 @@
 #include "pykv/backend.h"
 
 #include <algorithm>
+#include <cstdlib>
 #include <cstring>
 #include <limits>
 #include <new>
@@ -18,12 +19,18 @@ std::string tier_names() {
   return names;
 }
 
-const kernels::Kernels* choose_kernels(const std::string& isa) {
-  if (isa.empty() || isa == "auto") return kernels::available_kernels().back();
+bool is_automatic(const std::string& isa) { return isa.empty() || isa == "auto"; }
+
+// The tier asked for, or else by PYKV_ISA, or else the best one.
+const kernels::Kernels* choose_kernels(const std::string& asked) {
+  const char* const forced = std::getenv("PYKV_ISA");
+  const bool by_variable = is_automatic(asked) && forced != nullptr;
+  const std::string isa = by_variable ? forced : asked;
+  if (is_automatic(isa)) return kernels::available_kernels().back();
   const kernels::Kernels* tier = kernels::find_kernels(isa);
   if (tier != nullptr) return tier;
-  const std::string what = "isa \"" + isa.substr(0, 40) + "\" ";
-  if (isa == "avx2" || isa == "avx512")
+  const std::string what = (by_variable ? "PYKV_ISA \"" : "isa \"") + isa.substr(0, 40) + "\" ";
+  if (isa == "avx2" || isa == "avx512" || isa == "avx512_bf16")
     throw Unsupported("[Backend] " + what + "is not possible on this machine; use one of " + tier_names());
   refuse("Backend", what + "is unknown; use one of " + tier_names());
 }

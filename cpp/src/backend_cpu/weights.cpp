@@ -40,7 +40,7 @@ WeightId Backend::create_weight(DType type, std::uint32_t rows, std::uint32_t co
   weight.type = type;
   weight.rows = rows;
   weight.cols = cols;
-  weight.int8 = precision == Precision::fast && rows > 1 && kernels::has_int8_form(type);
+  weight.int8 = precision != Precision::exact && rows > 1 && kernels::has_int8_form(type);
   weight.layout = kernels::panel_layout(type, cols);
   const std::uint32_t panels = rows == 1 ? 0 : cpu::ceil_div(rows, kPanelWidth);
   const std::size_t size = rows == 1 ? cols * sizeof(float) : panels * weight.layout.bytes;

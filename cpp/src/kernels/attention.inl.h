@@ -21,10 +21,18 @@ Seeing queries_seeing(const PartitionTask& task, std::uint32_t first, std::uint3
   return seeing;
 }
 
+// How factors are kept and multiplied; kPerWord of them in a word of a tile.
+struct FloatScheme {
+  using Tile = FloatTile;
+  using Math = FloatMath;
+  static constexpr std::uint32_t kPerWord = 1;
+};
+
 // Products q·k for up to four whole groups of cells, of which cells [skip, skip + length) lie
 // at slots [first, first + length) of the partition.
-void score_groups(const PartitionTask& task, const std::byte* groups, std::uint32_t skip,
-                  std::uint32_t length, std::uint32_t first, AttentionScratch& scratch) {
+template <class Scheme>
+void score_groups(const PartitionTask& task, const float* const* queries, const std::byte* groups,
+                  std::uint32_t skip, std::uint32_t length, std::uint32_t first, AttentionScratch& scratch) {
   const auto [begin, end] = queries_seeing(task, first, length);
   if (begin == end) return;
   constexpr std::size_t kEdgeStride = std::size_t{kGroupsAtOnce} * kPanelWidth;
@@ -34,27 +42,30 @@ void score_groups(const PartitionTask& task, const std::byte* groups, std::uint3
     std::memset(scratch.edge + i * kEdgeStride, 0, panels * kPanelWidth * sizeof(float));
   for (std::uint32_t k = 0; k < task.k.dim; k += kKTile) {
     const std::uint32_t depth = task.k.dim - k < kKTile ? task.k.dim - k : kKTile;
-    const std::size_t stride = std::size_t{depth} * kPanelWidth;
-    for (std::uint32_t p = 0; p < panels; ++p) {
-      decode_panel(k_panel(task.k, groups + p * task.k.group_bytes), k, depth, scratch.tile + p * stride);
-    }
-    multiply({scratch.tile, stride, panels, depth, k, kEdgeStride}, task.queries + begin, count,
-             scratch.edge);
+    const std::size_t stride = std::size_t{depth} / Scheme::kPerWord * kPanelWidth;
+    for (std::uint32_t p = 0; p < panels; ++p)
+      decode_group(k_panel(task.k, groups + p * task.k.group_bytes), k, depth,
+                   typename Scheme::Tile{scratch.tile + p * stride});
+    multiply<typename Scheme::Math>(
+        {scratch.tile, stride, panels, depth / Scheme::kPerWord, k / Scheme::kPerWord, kEdgeStride},
+        queries + begin, count, scratch.edge);
   }
   for (std::uint32_t i = 0; i < count; ++i)
     std::memcpy(scratch.scores + (begin + i) * kPartitionPositions + first,
                 scratch.edge + i * kEdgeStride + skip, length * sizeof(float));
 }
 
-void score_piece(const PartitionTask& task, const KvPiece& piece, AttentionScratch& scratch) {
+template <class Scheme>
+void score_piece(const PartitionTask& task, const float* const* queries, const KvPiece& piece,
+                 AttentionScratch& scratch) {
   std::uint32_t done = 0;
   while (done < piece.length) {
     const std::uint32_t cell = piece.cell + done;
     const std::uint32_t skip = cell % kPanelWidth;
     const std::uint32_t room = kGroupsAtOnce * kPanelWidth - skip;
     const std::uint32_t length = piece.length - done < room ? piece.length - done : room;
-    score_groups(task, piece.k_tile + cell / kPanelWidth * task.k.group_bytes, skip, length,
-                 piece.first + done, scratch);
+    score_groups<Scheme>(task, queries, piece.k_tile + cell / kPanelWidth * task.k.group_bytes, skip, length,
+                         piece.first + done, scratch);
     done += length;
   }
 }
@@ -130,11 +141,11 @@ void weigh_piece(const PartitionTask& task, const KvPiece& piece, const float* c
 }
 
 void score(const PartitionTask& task, AttentionScratch& scratch) {
-  for (const KvPiece& piece : task.pieces) score_piece(task, piece, scratch);
+  for (const KvPiece& piece : task.pieces) score_piece<FloatScheme>(task, task.queries, piece, scratch);
 }
 
-void weigh(const PartitionTask& task, AttentionScratch& scratch) {
-  const float* weights[kQueryBlock];
+// Each query's scores become weights, its output 0.
+void soften(const PartitionTask& task, AttentionScratch& scratch, const float** weights) {
   for (std::uint32_t i = 0; i < task.count; ++i) {
     float* const scores = scratch.scores + i * kPartitionPositions;
     weights[i] = scores;
@@ -143,5 +154,10 @@ void weigh(const PartitionTask& task, AttentionScratch& scratch) {
     softmax(task, i, scores);
     std::memset(task.result.out + i * task.result.stride, 0, task.result.stride * sizeof(float));
   }
+}
+
+void weigh(const PartitionTask& task, AttentionScratch& scratch) {
+  const float* weights[kQueryBlock];
+  soften(task, scratch, weights);
   for (const KvPiece& piece : task.pieces) weigh_piece(task, piece, weights, scratch);
 }

@@ -1,4 +1,22 @@
-// Panels of 16 lanes as float32 tiles: groups of cells of K (block_layout.h).
+// Panels of 16 lanes as tiles: groups of cells of K (block_layout.h).
+
+// A tile of float32: row r of a panel is its element r. Decoders give two neighbouring rows
+// at a time, the first one even.
+struct FloatTile {
+  float* rows;
+
+  PYKV_INLINE void put(std::size_t row, int v, vf x) const {
+    store(rows + row * kPanelWidth + v * kLanes, x);
+  }
+  PYKV_INLINE void put(std::size_t row, int v, vf first, vf second) const {
+    put(row, v, first);
+    put(row + 1, v, second);
+  }
+  // Two elements of each lane, as bf16 in the halves of its word.
+  PYKV_INLINE void put_bf16(std::size_t row, int v, vi words) const {
+    put(row, v, as_float(words << 16), as_float(words & static_cast<std::int32_t>(0xffff0000)));
+  }
+};
 
 // Vector v of row `row` of a panel's f16 scales, of its words.
 PYKV_INLINE vf load_scales(const std::byte* scales, std::size_t row, int v) {
@@ -27,13 +45,13 @@ PYKV_INLINE vf operand_code(vi codes, int i) {
   return nibble_value<type>(codes >> (8 * i));
 }
 
-template <DType type>
-void decode_blocks(const Panel& panel, std::uint32_t k0, std::uint32_t count, float* tile) {
+template <DType type, class Tile>
+void decode_blocks(const Panel& panel, std::uint32_t k0, std::uint32_t count, Tile tile) {
   constexpr std::size_t kScaleRows = has_minimum(type) ? 2 : 1;
   constexpr int kWords = code_bytes(type) / 4;
   constexpr int kHalves = 8 / kWords;
-  for (std::size_t block = k0 / kBlock; block < (k0 + count) / kBlock;
-       ++block, tile += kBlock * kPanelWidth) {
+  std::size_t row = 0;
+  for (std::size_t block = k0 / kBlock; block < (k0 + count) / kBlock; ++block, row += kBlock) {
     PYKV_UNROLL
     for (int v = 0; v < kVecs; ++v) {
       const vf d = load_scales(panel.scales, block * kScaleRows, v);
@@ -45,47 +63,45 @@ void decode_blocks(const Panel& panel, std::uint32_t k0, std::uint32_t count, fl
         PYKV_UNROLL
         for (int half = 0; half < kHalves; ++half) {
           const vi codes = operand<type>(words, fifth, w, half);
-          float* const to = tile + static_cast<std::size_t>(16 * half + 4 * w) * kPanelWidth + v * kLanes;
-          PYKV_UNROLL
-          for (int i = 0; i < 4; ++i)
-            store(to + i * kPanelWidth, scaled<type>(operand_code<type>(codes, i), d, m));
+          const auto value = [&](int i) { return scaled<type>(operand_code<type>(codes, i), d, m); };
+          const std::size_t to = row + static_cast<std::size_t>(16 * half + 4 * w);
+          tile.put(to, v, value(0), value(1));
+          tile.put(to + 2, v, value(2), value(3));
         }
       }
     }
   }
 }
 
-PYKV_INLINE void decode_plain(const Panel& panel, std::uint32_t k0, std::uint32_t count, float* tile) {
-  const bool half = panel.type == DType::f16;
-  const std::size_t begin = std::size_t{k0} * kPanelWidth;
-  const std::size_t length = std::size_t{count} * kPanelWidth;
-  if (half) {
-    for (std::size_t at = 0; at < length; at += kLanes)
-      store(tile + at, load_f16(panel.values + (begin + at) * 2));
-  } else {
-    for (std::size_t at = 0; at < length; at += kLanes)
-      store(tile + at, load_f32(panel.values + (begin + at) * 4));
-  }
+template <DType type, class Tile>
+PYKV_INLINE void decode_plain(const Panel& panel, std::uint32_t k0, std::uint32_t count, Tile tile) {
+  const auto value = [&](std::size_t row, int v) {
+    const std::size_t at = (k0 + row) * kPanelWidth + static_cast<std::size_t>(v * kLanes);
+    return type == DType::f16 ? load_f16(panel.values + at * 2) : load_f32(panel.values + at * 4);
+  };
+  std::size_t row = 0;
+  for (; row + 2 <= count; row += 2) PYKV_UNROLL
+  for (int v = 0; v < kVecs; ++v) tile.put(row, v, value(row, v), value(row + 1, v));
+  if (row == count) return;
+  PYKV_UNROLL
+  for (int v = 0; v < kVecs; ++v) tile.put(row, v, value(row, v));
 }
 
 // Words of two neighbouring elements of a lane.
-PYKV_INLINE void decode_bf16(const Panel& panel, std::uint32_t k0, std::uint32_t count, float* tile) {
-  for (std::size_t pair = k0 / 2; pair < (k0 + count) / 2; ++pair, tile += 2 * kPanelWidth) {
-    PYKV_UNROLL
-    for (int v = 0; v < kVecs; ++v) {
-      const vi words = load_word_row(panel.values, pair, v);
-      store(tile + v * kLanes, as_float(words << 16));
-      store(tile + kPanelWidth + v * kLanes, as_float(words & static_cast<std::int32_t>(0xffff0000)));
-    }
-  }
+template <class Tile>
+PYKV_INLINE void decode_bf16(const Panel& panel, std::uint32_t k0, std::uint32_t count, Tile tile) {
+  for (std::size_t row = 0; row < count; row += 2) PYKV_UNROLL
+  for (int v = 0; v < kVecs; ++v) tile.put_bf16(row, v, load_word_row(panel.values, (k0 + row) / 2, v));
 }
 
-// Decodes elements [k0, k0 + count) of a group of K: multiples of 32, plain types of 2.
-void decode_panel(const Panel& panel, std::uint32_t k0, std::uint32_t count, float* tile) {
+// Elements [k0, k0 + count) of a group of K: multiples of 32; bf16 of 2, f16 and f32 any.
+template <class Tile>
+void decode_group(const Panel& panel, std::uint32_t k0, std::uint32_t count, Tile tile) {
   switch (panel.type) {
     case DType::f32:
+      return decode_plain<DType::f32>(panel, k0, count, tile);
     case DType::f16:
-      return decode_plain(panel, k0, count, tile);
+      return decode_plain<DType::f16>(panel, k0, count, tile);
     case DType::bf16:
       return decode_bf16(panel, k0, count, tile);
     case DType::q8_0:
@@ -103,4 +119,8 @@ void decode_panel(const Panel& panel, std::uint32_t k0, std::uint32_t count, flo
     default:
       return;  // K types are for weights
   }
+}
+
+void decode_panel(const Panel& panel, std::uint32_t k0, std::uint32_t count, float* tile) {
+  decode_group(panel, k0, count, FloatTile{tile});
 }

@@ -85,6 +85,9 @@ struct alignas(64) AttentionScratch {
   float scores[kQueryBlock * kPartitionPositions];
   float tile[4 * kPanelWidth * kKTile];
   float edge[kQueryBlock * 4 * kPanelWidth];
+  // As bf16, two to a word: queries and weights.
+  float query_pairs[kQueryBlock * kMaxHeadDim / 2];
+  float weight_pairs[kQueryBlock * kPartitionPositions / 2];
 };
 
 // Softmax statistics and unnormalized output of some queries over some slots:
@@ -123,7 +126,8 @@ struct Kernels {
   // Walsh-Hadamard transform, its own inverse. The same bits on every tier.
   void (*hadamard)(float* x, std::uint32_t n, std::uint32_t blocks);
   // What attend() reads of the cache, as float32 tiles (bit-equal to decode_row).
-  // Elements [k0, k0 + count) of a panel, 16 lanes each; multiples of 32, plain types of 2.
+  // Elements [k0, k0 + count) of a panel, 16 lanes each: multiples of 32; bf16 of 2, f16 and
+  // f32 any.
   void (*decode_panel)(const Panel& panel, std::uint32_t k0, std::uint32_t count, float* tile);
   // Elements [dim, dim + 16) of `count` cells of V from `cell` on; 0 past v_dim.
   void (*decode_cells)(const std::byte* v_tile, const TileLayout& layout, std::uint32_t dim,
@@ -136,6 +140,9 @@ struct Kernels {
   void (*score)(const PartitionTask& task, AttentionScratch& scratch);
   // Softmax and weighted sum over all pieces, once all are scored.
   void (*weigh)(const PartitionTask& task, AttentionScratch& scratch);
+  // The same with factors rounded to bf16, on the tier that multiplies those faster.
+  void (*score_bf16)(const PartitionTask& task, AttentionScratch& scratch);
+  void (*weigh_bf16)(const PartitionTask& task, AttentionScratch& scratch);
   // running := running merged with the later slots of `next`, query i of both; dims = stride.
   void (*merge)(const Partial& running, const Partial& next, std::uint32_t i, std::uint32_t dims);
   // Query i's output; `sink` (or null) is one more logit, which has no value.
@@ -152,8 +159,9 @@ struct Kernels {
 };
 
 const Kernels* scalar_kernels();
-const Kernels* avx2_kernels();    // nullptr: not built for, or not possible on, this machine
-const Kernels* avx512_kernels();  // likewise
+const Kernels* avx2_kernels();         // nullptr: not built for, or not possible on, this machine
+const Kernels* avx512_kernels();       // likewise
+const Kernels* avx512_bf16_kernels();  // likewise
 
 // Tiers of this machine, best last.
 std::span<const Kernels* const> available_kernels();

@@ -1,5 +1,10 @@
-// Multiplication with tiles. A tile is panels of float32: value(panel, k, lane) at
-// panel * stride + k * 16 + lane.
+// Multiplication with tiles. A tile is panels of words: value(panel, k, lane) at
+// panel * stride + k * 16 + lane; float32, or what another Math makes of them.
+
+struct FloatMath {
+  PYKV_INLINE static vf broadcast(const float* x) { return splat(*x); }
+  PYKV_INLINE static vf add(vf x, vf w, vf sum) { return multiply_add(x, w, sum); }
+};
 
 // What multiply() works on: out(row, panel * 16 + lane) += Σ_k x[row][k] * tile(panel, k, lane),
 // one multiply-add after the other in ascending k.
@@ -12,7 +17,7 @@ struct Product {
   std::size_t out_stride;  // floats from row to row
 };
 
-template <int kRows, int kPanels>
+template <class Math, int kRows, int kPanels>
 PYKV_INLINE void multiply_block(const Product& p, const float* const* rows, std::uint32_t panel, float* out) {
   constexpr int kColumns = kPanels * kVecs;
   const float* x[kRows];
@@ -31,9 +36,9 @@ PYKV_INLINE void multiply_block(const Product& p, const float* const* rows, std:
       w[c] = load(tile + static_cast<std::size_t>(c / kVecs) * p.tile_stride + c % kVecs * kLanes);
     PYKV_UNROLL
     for (int r = 0; r < kRows; ++r) {
-      const vf value = splat(x[r][k]);
+      const vf value = Math::broadcast(x[r] + k);
       PYKV_UNROLL
-      for (int c = 0; c < kColumns; ++c) sums[r][c] = multiply_add(value, w[c], sums[r][c]);
+      for (int c = 0; c < kColumns; ++c) sums[r][c] = Math::add(value, w[c], sums[r][c]);
     }
   }
   PYKV_UNROLL
@@ -42,46 +47,48 @@ PYKV_INLINE void multiply_block(const Product& p, const float* const* rows, std:
     store(out + static_cast<std::size_t>(r) * p.out_stride + panel * kPanelWidth + c * kLanes, sums[r][c]);
 }
 
-template <int kRows>
+template <class Math, int kRows>
 void multiply_rows(const Product& p, const float* const* rows, float* out) {
   constexpr int kMost = panels_at_once(kRows);
   std::uint32_t panel = 0;
-  for (; panel + kMost <= p.panels; panel += kMost) multiply_block<kRows, kMost>(p, rows, panel, out);
+  for (; panel + kMost <= p.panels; panel += kMost) multiply_block<Math, kRows, kMost>(p, rows, panel, out);
   if constexpr (kMost > 2)
-    for (; panel + 2 <= p.panels; panel += 2) multiply_block<kRows, 2>(p, rows, panel, out);
+    for (; panel + 2 <= p.panels; panel += 2) multiply_block<Math, kRows, 2>(p, rows, panel, out);
   if constexpr (kMost > 1)
-    for (; panel < p.panels; ++panel) multiply_block<kRows, 1>(p, rows, panel, out);
+    for (; panel < p.panels; ++panel) multiply_block<Math, kRows, 1>(p, rows, panel, out);
 }
 
 // 1 … kMaxRows rows.
+template <class Math>
 void multiply_few(const Product& p, const float* const* rows, int count, float* out) {
   switch (count) {
     case 1:
-      return multiply_rows<1>(p, rows, out);
+      return multiply_rows<Math, 1>(p, rows, out);
     case 2:
-      return multiply_rows<2>(p, rows, out);
+      return multiply_rows<Math, 2>(p, rows, out);
     case 3:
-      return multiply_rows<3>(p, rows, out);
+      return multiply_rows<Math, 3>(p, rows, out);
     case 4:
-      return multiply_rows<4>(p, rows, out);
+      return multiply_rows<Math, 4>(p, rows, out);
     case 5:
-      if constexpr (kMaxRows >= 5) return multiply_rows<5>(p, rows, out);
+      if constexpr (kMaxRows >= 5) return multiply_rows<Math, 5>(p, rows, out);
       break;
     case 6:
-      if constexpr (kMaxRows >= 6) return multiply_rows<6>(p, rows, out);
+      if constexpr (kMaxRows >= 6) return multiply_rows<Math, 6>(p, rows, out);
       break;
     case 7:
-      if constexpr (kMaxRows >= 7) return multiply_rows<7>(p, rows, out);
+      if constexpr (kMaxRows >= 7) return multiply_rows<Math, 7>(p, rows, out);
       break;
     default:
-      if constexpr (kMaxRows >= 8) return multiply_rows<8>(p, rows, out);
+      if constexpr (kMaxRows >= 8) return multiply_rows<Math, 8>(p, rows, out);
       break;
   }
 }
 
+template <class Math = FloatMath>
 void multiply(const Product& p, const float* const* rows, std::uint32_t count, float* out) {
   for (std::uint32_t r = 0; r < count; r += kMaxRows) {
     const int some = static_cast<int>(count - r < kMaxRows ? count - r : kMaxRows);
-    multiply_few(p, rows + r, some, out + r * p.out_stride);
+    multiply_few<Math>(p, rows + r, some, out + r * p.out_stride);
   }
 }

@@ -58,7 +58,8 @@ void Decoder::attention(Step& step, std::uint32_t index, std::uint32_t count) {
   rotate(q, config_.heads, step);
   rotate(k, config_.kv_heads, step);
   step.write(index, k, v);
-  step.attend(index, q, mixed, {config_.heads, config_.attention_scale});
+  step.attend(index, q, mixed,
+              {.heads = config_.heads, .scale = config_.attention_scale, .precision = config_.precision});
   dense(layer.o, mixed, h);
   norm(layer.attention_post_norm, h);
   backend_.add(x, h);
