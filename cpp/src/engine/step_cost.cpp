@@ -7,7 +7,7 @@ namespace pykv::engine {
 namespace {
 
 constexpr double kWeight = 0.3;      // of the newest observation
-constexpr double kOutlier = 2.0;     // a step that the system held up counts at most so many times
+constexpr double kOutlier = 1.25;    // a step that the system held up counts at most so many times
 constexpr std::uint32_t kRound = 4;  // kernels take rows in groups; below that a row counts
 
 void learn(double& estimate, double seconds) {
