@@ -54,5 +54,13 @@ int fail_each(Prepare prepare, Change change, After after) {
 }  // namespace allocations
 
 void* operator new(std::size_t bytes) { return allocations::allocate(bytes); }
+// std::stable_sort takes its buffer by it, and AddressSanitizer has one of its own.
+void* operator new(std::size_t bytes, const std::nothrow_t&) noexcept {
+  try {
+    return operator new(bytes);
+  } catch (const std::bad_alloc&) {
+    return nullptr;
+  }
+}
 void operator delete(void* memory) noexcept { std::free(memory); }
 void operator delete(void* memory, std::size_t) noexcept { std::free(memory); }

@@ -58,6 +58,14 @@ void* operator new(std::size_t bytes) { return failing_memory::allocate(bytes, a
 void* operator new(std::size_t bytes, std::align_val_t alignment) {
   return failing_memory::allocate(bytes, static_cast<std::size_t>(alignment));
 }
+// std::stable_sort takes its buffer by it, and AddressSanitizer has one of its own.
+void* operator new(std::size_t bytes, const std::nothrow_t&) noexcept {
+  try {
+    return operator new(bytes);
+  } catch (const std::bad_alloc&) {
+    return nullptr;
+  }
+}
 void operator delete(void* memory) noexcept { std::free(memory); }
 void operator delete(void* memory, std::size_t) noexcept { std::free(memory); }
 void operator delete(void* memory, std::align_val_t) noexcept { std::free(memory); }
