@@ -119,7 +119,7 @@ def _print_example(url: str) -> None:
     print(
         f"API        {url}/v1\n\n"
         f"curl {url}/v1/chat/completions -H 'Content-Type: application/json' \\\n"
-        '  -d \'{"messages": [{"role": "user", "content": "What is the capital of France?"}], '
+        '  -d \'{"messages": [{"role": "user", "content": "Why is the sky blue?"}], '
         '"max_tokens": 64}\'\n',
         flush=True,
     )

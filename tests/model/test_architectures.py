@@ -138,12 +138,15 @@ def test_precisions(tiny_path: TinyPath) -> None:
     tokens = random_tokens(50, 200, seed=7)
     expected = DecoderReference(path, np.float64).logits(tokens)
     errors = {}
-    for precision in ("exact", "fast"):
+    for precision in ("exact", "fast", "fastest"):
         machine = Machine(path, precision=precision)
         assert machine.model.config["precision"] == precision
         errors[precision] = relative_error(machine.cold(tokens), expected)
     assert errors["exact"] <= 1e-4 < errors["fast"] <= 5e-2
-    with pytest.raises(_core.InvalidArgument, match='"half" is not a precision; use fast or exact'):
+    assert errors["fastest"] <= 1e-1
+    with pytest.raises(
+        _core.InvalidArgument, match='"half" is not a precision; use exact, fast or fastest'
+    ):
         load(path, precision="half")
 
 
