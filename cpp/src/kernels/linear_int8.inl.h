@@ -60,12 +60,11 @@ PYKV_INLINE void add_block(const WeightBlock<Form>& weight, const ActivationBloc
   }
 }
 
-// With few rows a layer waits for memory. Asking for it this much earlier is enough for it to
-// arrive; past the last panel that is an address not used otherwise, hence an integer.
+// With few rows a layer waits for memory; asking for it early enough hides that. Past the last
+// panel that is an address not used otherwise, hence an integer.
 template <std::size_t kBytes>
-PYKV_INLINE void prefetch_ahead(const std::byte* from) {
-  constexpr std::uintptr_t kAhead = 4096;
-  const auto begin = reinterpret_cast<std::uintptr_t>(from) + kAhead;
+PYKV_INLINE void prefetch_ahead(const std::byte* from, std::uintptr_t ahead) {
+  const auto begin = reinterpret_cast<std::uintptr_t>(from) + ahead;
   for (std::size_t at = 0; at < kBytes; at += 64)
     __builtin_prefetch(reinterpret_cast<const void*>(begin + at));
 }
@@ -95,12 +94,14 @@ void multiply_panels(const Int8LinearTask& task, const std::byte* weights, std::
   constexpr std::size_t kValueBytes = Form::kWordRows * kPanelWidth * 4;
   constexpr std::size_t kTotals = std::size_t{kActivationRows} * kPanelWidth;
   const std::size_t block_bytes = activation_block_bytes(rows);
+  // Alone a panel runs into the next one; of a group, the next group's is asked for.
+  const std::uintptr_t ahead = panels == 1 ? 4096 : panels * task.panel_bytes;
   std::memset(totals, 0, panels * kTotals * sizeof(float));
   for (std::size_t b = 0; b < task.cols / kBlock; ++b, activations += block_bytes) {
     const ActivationBlock block(activations, rows);
     for (std::uint32_t p = 0; p < panels; ++p) {
       const std::byte* const panel = weights + p * task.panel_bytes;
-      prefetch_ahead<kScaleBytes + kValueBytes>(panel + b * (kScaleBytes + kValueBytes));
+      prefetch_ahead<kScaleBytes + kValueBytes>(panel + b * (kScaleBytes + kValueBytes), ahead);
       add_panel<Form>(panel + b * kScaleBytes, panel + task.values_offset + b * kValueBytes, block, rows,
                       totals + p * kTotals);
     }
