@@ -11,7 +11,16 @@ from typing import TYPE_CHECKING, Any
 
 from pykv._core import Error, InvalidArgument
 from pykv.cli import config
-from pykv.cli.options import MAX_TOKENS, MODEL, POOL, PRECISION, SAMPLING, THREADS, text_or_stdin
+from pykv.cli.options import (
+    MAX_TOKENS,
+    MODEL,
+    POOL,
+    PRECISION,
+    SAMPLING,
+    THREADS,
+    sampling_of,
+    text_or_stdin,
+)
 
 if TYPE_CHECKING:
     from pykv.runtime import Runtime
@@ -92,11 +101,7 @@ def _generate(runtime: Runtime, tokens: list[int], args: argparse.Namespace) -> 
     request = engine.submit(
         tokens,
         args.max_tokens,
-        temperature=args.temp,
-        top_k=args.top_k,
-        top_p=args.top_p,
-        min_p=args.min_p,
-        seed=args.seed,
+        **sampling_of(args),
         stop_tokens=sorted(runtime.tokenizer.eog_ids),
     )
     decoder = runtime.tokenizer.stream()

@@ -187,6 +187,23 @@ TEMP = Option(("--temp",), "temperature, 0: greedy", number(0, 100), 0.8)
 TOP_K = Option(("--top-k",), "best tokens considered, 0: all", integer(0, COUNT_MAX), 40)
 TOP_P = Option(("--top-p",), "their probability, 1: off", number(0, 1), 0.95)
 MIN_P = Option(("--min-p",), "least of the best's, 0: off", number(0, 1), 0.05)
+TYPICAL_P = Option(("--typical-p",), "probability of what is typical, 1: off", number(0, 1), 1.0)
+TOP_N_SIGMA = Option(
+    ("--top-n-sigma",), "deviations below the best, negative: off", number(-1, 1000), -1.0
+)
+REPEAT_PENALTY = Option(
+    ("--repeat-penalty",), "on tokens seen before, 1: off", number(1e-3, 1000), 1.0
+)
+REPEAT_LAST_N = Option(
+    ("--repeat-last-n",), "tokens that penalties see, 0: none, -1: all", integer(-1, COUNT_MAX),
+    64, metavar="N",
+)  # fmt: skip
+PRESENCE_PENALTY = Option(
+    ("--presence-penalty",), "once on each token seen, 0: off", number(-2, 2), 0.0
+)
+FREQUENCY_PENALTY = Option(
+    ("--frequency-penalty",), "each time it was seen, 0: off", number(-2, 2), 0.0
+)
 SEED = Option(("--seed",), "same seed, same text", integer(0, 2**64 - 1), 0)
 
 NPP = Option(("-npp",), "prompt lengths", integers(1, TOKENS_MAX), [512], metavar="A,B")
@@ -205,7 +222,10 @@ WINDOW = Option(("--window",), "tokens of a window", integer(8, TOKENS_MAX), 512
 WINDOWS = Option(("--chunks",), "windows measured, 0: all", integer(0, TOKENS_MAX), 0, metavar="N")
 
 POOL = (CTX_SIZE, POOL_BYTES, CACHE_TYPE_K, CACHE_TYPE_V)
-SAMPLING = (TEMP, TOP_K, TOP_P, MIN_P, SEED)
+SAMPLING = (
+    TEMP, TOP_K, TOP_P, MIN_P, TYPICAL_P, TOP_N_SIGMA, REPEAT_PENALTY, REPEAT_LAST_N,
+    PRESENCE_PENALTY, FREQUENCY_PENALTY, SEED,
+)  # fmt: skip
 
 ALL = (
     MODEL, *POOL, PRECISION, THREADS, HOST, PORT, ADMIN_PORT, ALIAS, PARALLEL, BATCH_SIZE,
@@ -213,3 +233,9 @@ ALL = (
     MAX_TOKENS, *SAMPLING, NPP, NTG, NPL, WINDOW, WINDOWS,
 )  # fmt: skip
 """Every option that the environment and the configuration file may set."""
+
+
+def sampling_of(args: argparse.Namespace) -> dict[str, Any]:
+    """What was said by the options of `SAMPLING`, under the engine's names."""
+    values = {option.key: getattr(args, option.key) for option in SAMPLING}
+    return {"temperature": values.pop("temp"), **values}

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from pykv._core import Error, InvalidArgument
 from pykv.cli import config, output
-from pykv.cli.options import MAX_TOKENS, MODEL, POOL, PRECISION, SAMPLING, THREADS
+from pykv.cli.options import MAX_TOKENS, MODEL, POOL, PRECISION, SAMPLING, THREADS, sampling_of
 
 if TYPE_CHECKING:
     from pykv.cli.chat import Chat
@@ -77,13 +77,7 @@ def run(args: argparse.Namespace) -> int:
         precision=args.precision,
         threads=args.threads,
     ) as engine:
-        sampling = {
-            "temperature": args.temp,
-            "top_k": args.top_k,
-            "top_p": args.top_p,
-            "min_p": args.min_p,
-            "seed": args.seed,
-        }
+        sampling = sampling_of(args)
         chat = Chat(engine, args.system, args.max_tokens, sampling)
         if terminal:
             print(f"{engine.runtime.model_id}. /help lists commands, Ctrl-D ends.")

@@ -121,9 +121,12 @@ def run(*arguments: str) -> int:
 
 def test_generate_streams_text_and_says_figures(runtime: Any, capsys: Any) -> None:
     made = runtime(answer())
-    assert (
-        run("generate", "-m", "x.gguf", "-p", "abc", "-n", "9", "--temp", "0", "--seed", "5") == 0
+    sampling = (
+        "--temp 0 --seed 5 --typical-p 0.9 --top-n-sigma 2 --repeat-penalty 1.1 "
+        "--repeat-last-n -1 --presence-penalty 0.5 --frequency-penalty -0.25"
     )
+    arguments = ["-m", "x.gguf", "-p", "abc", "-n", "9", *sampling.split()]
+    assert run("generate", *arguments) == 0
     out, err = capsys.readouterr()
     assert out == TEXT + "\n"
     assert err == (
@@ -134,7 +137,9 @@ def test_generate_streams_text_and_says_figures(runtime: Any, capsys: Any) -> No
     assert made.options.model == "x.gguf"
     assert made.engine.submitted == {
         "prompt": list(b"abc"), "max_tokens": 9, "temperature": 0.0, "top_k": 40, "top_p": 0.95,
-        "min_p": 0.05, "seed": 5, "stop_tokens": [256],
+        "min_p": 0.05, "typical_p": 0.9, "top_n_sigma": 2.0, "repeat_penalty": 1.1,
+        "repeat_last_n": -1, "presence_penalty": 0.5, "frequency_penalty": -0.25, "seed": 5,
+        "stop_tokens": [256],
     }  # fmt: skip
 
 
@@ -212,6 +217,8 @@ def test_empty_prompt(runtime: Any, capsys: Any) -> None:
         ["generate", "-p", "x", "--temp", "nan"],
         ["generate", "-p", "x", "--temp", "-1"],
         ["generate", "-p", "x", "--seed", "18446744073709551616"],
+        ["generate", "-p", "x", "--repeat-penalty", "0"],
+        ["generate", "-p", "x", "--repeat-last-n", "-2"],
         ["generate", "-p", "x", "--cache-type-k", "q3"],
         ["generate", "-p", "x", "--no-such-flag"],
         ["pull", "a", "b"],
