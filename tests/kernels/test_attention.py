@@ -144,9 +144,11 @@ def test_nested_prefixes_do_not_change_bits(pool: Pool, rng: np.random.Generator
     q, k, v = tokens_for(pool, rng, 1500)
     pool.write([(0, 0, 1500)], k, v)
     root, left, right = (0, 0, 600), [(600, 640, 300)], [(600, 1000, 100), (700, 1190, 200)]
+    twin, stranger = [(600, 1100, 300)], (0, 700, 600)  # of the same shape, in other cells
+    stems = [[root, *left], [root, *right], [root, *twin], [stranger, *left]]
     groups = []
     for index, rows in enumerate((1, 2, 1, 7, 1, 1, 3, 40, 1)):
-        stem = [root, *(left if index % 3 else right)]
+        stem = stems[index % 4]
         own = (900, 1400 + 10 * index, rows % 10 + 1)
         last = sum(length for _, _, length in [*stem, own])
         groups.append(([*stem, own], last - rows, rows))
