@@ -186,6 +186,18 @@ def _row(
     }  # fmt: skip
 
 
+def finish(rows: list[dict[str, Any]], path: Path | None) -> int:
+    """Prints rows beside what they are compared with, writes them as JSON; the exit code."""
+    for row in rows:
+        print(
+            f"{row['row']:<48} {row['value']:8.2f} {row['unit']:<3} alone {row['peer']:8.2f} "
+            f"ratio {row['ratio']:.3f} (target {row['target']}) {'ok' if row['ok'] else 'MISSED'}"
+        )
+    if path is not None:
+        path.write_text(json.dumps(rows, indent=2) + "\n", encoding="utf-8")
+    return 0 if all(row["ok"] for row in rows) else 3
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -204,14 +216,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if options.only != "C15":
         clock = time.thread_time if options.cpu_time else time.perf_counter
         rows += check_long_prompt(model, backend, clock)
-    for row in rows:
-        print(
-            f"{row['row']:<48} {row['value']:8.2f} {row['unit']:<3} alone {row['peer']:8.2f} "
-            f"ratio {row['ratio']:.3f} (target {row['target']}) {'ok' if row['ok'] else 'MISSED'}"
-        )
-    if options.json:
-        options.json.write_text(json.dumps(rows, indent=2) + "\n", encoding="utf-8")
-    return 0 if all(row["ok"] for row in rows) else 3
+    return finish(rows, options.json)
 
 
 if __name__ == "__main__":

@@ -12,7 +12,6 @@ against one in a pool of its own, interleaved, before and after compaction. It m
 from __future__ import annotations
 
 import argparse
-import json
 import random
 import statistics
 import sys
@@ -24,7 +23,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from benchmarks.check import ACTIVE_TOKENS, ROUNDS, STEPS, Active
+from benchmarks.check import ACTIVE_TOKENS, ROUNDS, STEPS, Active, finish
 from pykv import _core
 
 FOREIGN_CELLS = 200_000
@@ -166,15 +165,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     options = parser.parse_args(argv)
     backend = _core.Backend(threads=options.threads)
     model = _core.Model(_core.GgufFile(str(options.model)), backend)
-    rows = check(model, backend)
-    for row in rows:
-        print(
-            f"{row['row']:<36} {row['value']:8.2f} {row['unit']} alone {row['peer']:8.2f} "
-            f"ratio {row['ratio']:.3f} (target {row['target']}) {'ok' if row['ok'] else 'MISSED'}"
-        )
-    if options.json:
-        options.json.write_text(json.dumps(rows, indent=2) + "\n", encoding="utf-8")
-    return 0 if all(row["ok"] for row in rows) else 3
+    return finish(check(model, backend), options.json)
 
 
 if __name__ == "__main__":
