@@ -205,9 +205,11 @@ def test_answers_cannot_move_the_cursor() -> None:
 
 # --- a terminal ------------------------------------------------------------------
 
+# Whoever runs the tests in the background may ignore Ctrl-C, which children inherit.
 OWN_TERMINAL = """
-import fcntl, os, sys, termios
+import fcntl, os, signal, sys, termios
 fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+signal.signal(signal.SIGINT, signal.SIG_DFL)
 os.execv(sys.executable, [sys.executable, "-m", "pykv", *sys.argv[1:]])
 """
 
@@ -259,12 +261,15 @@ class Screen:
         self.wait_for(answer)
 
     def end(self) -> int:
-        try:
-            return self._process.wait(timeout=300)
-        finally:
-            self._process.kill()
-            self._process.wait()
-            os.close(self._terminal)
+        return self._process.wait(timeout=300)
+
+    def __enter__(self) -> Screen:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._process.kill()
+        self._process.wait()
+        os.close(self._terminal)
 
 
 @pytest.fixture(scope="module")
@@ -276,26 +281,26 @@ def endless(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_a_terminal_with_ctrl_c(endless: Path) -> None:
     flags = ("--temp", "0", "-n", "1000000", "-c", "200000", "-t", "1")
-    screen = Screen("run", str(endless), *flags)
-    screen.wait_for("/help lists commands, Ctrl-D ends.")
-    screen.wait_for("main> ")
-    screen.interrupt_prompt("(Ctrl-D or /exit ends)")  # nothing but a hint
-    screen.wait_for("main> ")
-    screen.type("the cat\n")
-    screen.wait_for("the cat\r\n")  # the terminal's echo
-    while len(screen.text) < 20:  # the answer has begun
-        screen.read_more()
-    screen.type("\x03")
-    screen.wait_for("(cancelled)")
-    screen.wait_for("main> ")
-    screen.type("/stats\n")
-    screen.wait_for("exchanges: 1")  # what there was of the answer
-    screen.wait_for("main> ")
-    screen.type("/fork b\n")
-    screen.wait_for("b> ")
-    screen.type("one\\\n")
-    screen.wait_for("… ")
-    screen.interrupt_prompt("(Ctrl-D or /exit ends)")
-    screen.wait_for("b> ")
-    screen.type("\x04")
-    assert screen.end() == 0
+    with Screen("run", str(endless), *flags) as screen:
+        screen.wait_for("/help lists commands, Ctrl-D ends.")
+        screen.wait_for("main> ")
+        screen.interrupt_prompt("(Ctrl-D or /exit ends)")  # nothing but a hint
+        screen.wait_for("main> ")
+        screen.type("the cat\n")
+        screen.wait_for("the cat\r\n")  # the terminal's echo
+        while len(screen.text) < 20:  # the answer has begun
+            screen.read_more()
+        screen.type("\x03")
+        screen.wait_for("(cancelled)")
+        screen.wait_for("main> ")
+        screen.type("/stats\n")
+        screen.wait_for("exchanges: 1")  # what there was of the answer
+        screen.wait_for("main> ")
+        screen.type("/fork b\n")
+        screen.wait_for("b> ")
+        screen.type("one\\\n")
+        screen.wait_for("… ")
+        screen.interrupt_prompt("(Ctrl-D or /exit ends)")
+        screen.wait_for("b> ")
+        screen.type("\x04")
+        assert screen.end() == 0
