@@ -116,6 +116,22 @@ class PrefixTree {
   // that has a single other child left merges with it.
   std::uint32_t evict(std::uint32_t cells, double now);
 
+  // --- marks -----------------------------------------------------------------
+  // A mark is a place behind a ready token. It holds nothing and splits no node; it goes when its
+  // token is evicted. Ids are small and used again.
+  using MarkId = Id<struct MarkTag, std::uint32_t>;
+  // The mark behind the first `depth` tokens of the holder's path, made if there is none. Throws
+  // InvalidArgument for 0 and what is not ready. O(nodes and marks behind it).
+  MarkId mark(HolderId holder, std::uint32_t depth);
+  void unmark(MarkId mark);
+  std::uint32_t mark_depth(MarkId mark) const;
+  // The deepest mark at most `limit` tokens deep along `tokens`, or along the holder's path.
+  std::optional<MarkId> deepest_mark(NamespaceId ns, std::span<const Token> tokens,
+                                     std::uint32_t limit) const;
+  std::optional<MarkId> deepest_mark(HolderId holder, std::uint32_t limit) const;
+  // `call` is told of marks that eviction takes; the tree must not change in it, nor may it throw.
+  void on_mark_gone(std::function<void(MarkId mark)> call);
+
   const TreeCounts& counts() const;
 
   struct NodeView {  // for check, dashboards and tests

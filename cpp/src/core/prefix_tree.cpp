@@ -240,6 +240,38 @@ std::uint32_t PrefixTree::retract(HolderId holder, double now, std::uint32_t dep
   return reached;
 }
 
+PrefixTree::MarkId PrefixTree::mark(HolderId holder, std::uint32_t depth) {
+  const std::uint32_t last = impl_->node_of(holder, "mark");
+  if (depth == 0 || depth > impl_->ready_depth(last))
+    throw InvalidArgument("[PrefixTree.mark] depth is " + std::to_string(depth) +
+                          "; it must be 1 to the holder's " + std::to_string(impl_->ready_depth(last)) +
+                          " ready tokens");
+  return impl_->marks.add(impl_->ancestor_at(last, depth), depth);
+}
+
+void PrefixTree::unmark(MarkId mark) { impl_->marks.remove(mark); }
+
+std::uint32_t PrefixTree::mark_depth(MarkId mark) const { return impl_->marks.depth(mark); }
+
+std::optional<PrefixTree::MarkId> PrefixTree::deepest_mark(NamespaceId ns, std::span<const Token> tokens,
+                                                           std::uint32_t limit) const {
+  std::optional<MarkId> found;
+  impl_->nodes.walk(Impl::kRoot, ns.value, tokens, [&](std::uint32_t id, std::uint32_t same) {
+    const std::uint32_t end = impl_->nodes[id].start + same;
+    if (const auto mark = impl_->marks.deepest(id, std::min(end, limit))) found = mark;
+  });
+  return found;
+}
+
+std::optional<PrefixTree::MarkId> PrefixTree::deepest_mark(HolderId holder, std::uint32_t limit) const {
+  const std::uint32_t last = impl_->node_of(holder, "deepest_mark");
+  for (std::uint32_t at = impl_->ancestor_at(last, limit); at != Impl::kRoot; at = impl_->nodes[at].parent)
+    if (const auto mark = impl_->marks.deepest(at, limit)) return mark;
+  return std::nullopt;
+}
+
+void PrefixTree::on_mark_gone(std::function<void(MarkId mark)> call) { impl_->marks.gone = std::move(call); }
+
 std::uint32_t PrefixTree::evict(std::uint32_t cells, double /*now*/) {
   const std::uint32_t free_before = impl_->cells.counts().free;
   while (cells > 0) {

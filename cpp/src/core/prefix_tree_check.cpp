@@ -107,6 +107,7 @@ void PrefixTree::check_integrity() const {
             "its children differ from a recount");
     require(nodes[id].holders == holders[id], id, "its holders differ from a recount");
   }
+  impl_->marks.check_integrity();
   const TreeCounts& counts = impl_->counts;
   require(recount.nodes == counts.nodes && recount.tokens == counts.tokens &&
               recount.ready_tokens == counts.ready_tokens && recount.holders == counts.holders &&

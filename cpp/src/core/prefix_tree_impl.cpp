@@ -42,6 +42,7 @@ void PrefixTree::Impl::release(std::uint32_t node, double now) {
 std::uint32_t PrefixTree::Impl::split(std::uint32_t node, std::uint32_t count) {
   policy.reserve(nodes.id_limit() + 1);
   const std::uint32_t upper = nodes.split(node, count);
+  marks.follow_split(upper, node);
   ++counts.nodes;
   if (nodes[node].is_candidate) offer(node);
   return upper;
@@ -57,6 +58,7 @@ std::uint32_t PrefixTree::Impl::split_or_above(std::uint32_t node, std::uint32_t
 
 void PrefixTree::Impl::merge(std::uint32_t node) {
   if (!nodes.can_merge(node)) return;
+  const std::uint32_t first_mark = nodes[node].first_mark, last_mark = nodes[node].last_mark;
   std::uint32_t merged = 0;
   try {
     merged = nodes.merge(node);
@@ -64,6 +66,7 @@ void PrefixTree::Impl::merge(std::uint32_t node) {
     nodes[node].merge_failed = true;
     return;
   }
+  marks.follow_merge(first_mark, last_mark, merged);
   --counts.nodes;
   if (nodes[merged].is_candidate) offer(merged);
 }
@@ -136,6 +139,7 @@ void PrefixTree::Impl::trim(std::uint32_t leaf, std::uint32_t tokens) {
   node.tokens.drop_back(tokens);
   counts.tokens -= tokens;
   counts.ready_tokens -= tokens;
+  marks.cut(leaf, node.end());
   settle(leaf);
 }
 

@@ -5,6 +5,7 @@
 #include <span>
 #include <vector>
 
+#include "core/prefix_tree_marks.h"
 #include "core/prefix_tree_nodes.h"
 #include "pykv/prefix_tree.h"
 
@@ -57,6 +58,7 @@ struct PrefixTree::Impl {
   CellMap& cells;
   EvictionPolicy& policy;
   PrefixNodes nodes;
+  PrefixMarks marks{nodes};
   std::vector<std::uint32_t> holder_nodes;  // by holder id; with kFreeHolder: the next free id
   std::uint32_t first_free_holder = kNoHolder;
   std::vector<std::uint32_t> path;  // scratch of publish()

@@ -46,10 +46,11 @@ struct PrefixNode {
   std::uint32_t child_xor = 0;  // of the ids of its children: the id of an only child
   std::uint32_t holders = 0;
   bool is_live = false;
-  bool is_candidate = false;  // known to the policy
-  bool merge_failed = false;  // for want of memory: it may stay before its only child
-  CellStretch cells;          // of the ready tokens
-  double last_used = 0;       // itself; a child's counts once the child is gone
+  bool is_candidate = false;                    // known to the policy
+  std::uint32_t first_mark = 0, last_mark = 0;  // prefix_tree_marks.h
+  bool merge_failed = false;                    // for want of memory: it may stay before its only child
+  CellStretch cells;                            // of the ready tokens
+  double last_used = 0;                         // itself; a child's counts once the child is gone
   std::uint64_t hits = 0;
 
   std::uint32_t length() const { return static_cast<std::uint32_t>(tokens.size()); }
