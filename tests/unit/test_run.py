@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import io
 import json
 import os
@@ -229,6 +230,7 @@ class Screen:
             env=environment,
         )
         os.close(inner)
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self.text = ""
 
     def wait_for(self, text: str, seconds: float = 300) -> str:
@@ -242,7 +244,7 @@ class Screen:
     def read_more(self, seconds: float = 300) -> None:
         ready, _, _ = select.select([self._terminal], [], [], seconds)
         assert ready, f"nothing more than {self.text!r}"
-        self.text += os.read(self._terminal, 65536).decode(errors="replace")
+        self.text += self._decoder.decode(os.read(self._terminal, 65536))
 
     def type(self, keys: str) -> None:
         os.write(self._terminal, keys.encode())
