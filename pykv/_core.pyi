@@ -255,6 +255,11 @@ class Backend:
         x: typing.Annotated[numpy.typing.ArrayLike, numpy.float32],
         rows: typing.Annotated[numpy.typing.ArrayLike, numpy.uint32],
     ) -> numpy.typing.NDArray[numpy.float32]: ...
+    def gelu_mul(
+        self,
+        gate: typing.Annotated[numpy.typing.ArrayLike, numpy.float32],
+        up: typing.Annotated[numpy.typing.ArrayLike, numpy.float32],
+    ) -> numpy.typing.NDArray[numpy.float32]: ...
     def import_rows(
         self,
         pool: typing.SupportsInt | typing.SupportsIndex,
@@ -343,6 +348,11 @@ class Backend:
         self,
         gate: typing.Annotated[numpy.typing.ArrayLike, numpy.float32],
         up: typing.Annotated[numpy.typing.ArrayLike, numpy.float32],
+    ) -> numpy.typing.NDArray[numpy.float32]: ...
+    def softcap(
+        self,
+        x: typing.Annotated[numpy.typing.ArrayLike, numpy.float32],
+        cap: typing.SupportsFloat | typing.SupportsIndex,
     ) -> numpy.typing.NDArray[numpy.float32]: ...
     def time_linear(
         self,

@@ -128,6 +128,19 @@ Floats silu_mul(Backend& backend, const Floats& gate, const Floats& up) {
   return g.values();
 }
 
+Floats gelu_mul(Backend& backend, const Floats& gate, const Floats& up) {
+  const Scratch g(backend, "gate", gate);
+  const Scratch u(backend, "up", up);
+  without_gil([&] { backend.gelu_mul(g.rows(), u.rows()); });
+  return g.values();
+}
+
+Floats softcap(Backend& backend, const Floats& x, float cap) {
+  const Scratch rows(backend, "x", x);
+  without_gil([&] { backend.softcap(rows.rows(), cap); });
+  return rows.values();
+}
+
 Floats add(Backend& backend, const Floats& a, const Floats& x) {
   const Scratch accumulator(backend, "a", a);
   const Scratch other(backend, "x", x);
@@ -197,6 +210,8 @@ void bind_operations(py::class_<Backend>& c) {
       .def("rope", &rope, py::arg("x"), py::arg("positions"), py::kw_only(), py::arg("heads"),
            py::arg("rope"), "x [n, heads * head_dim] -> the same, row i turned by positions[i].")
       .def("silu_mul", &silu_mul, py::arg("gate"), py::arg("up"))
+      .def("gelu_mul", &gelu_mul, py::arg("gate"), py::arg("up"))
+      .def("softcap", &softcap, py::arg("x"), py::arg("cap"))
       .def("add", &add, py::arg("a"), py::arg("x"))
       .def("gather", &gather, py::arg("x"), py::arg("rows"));
 }

@@ -124,6 +124,12 @@ py::dict config_dict(const ModelConfig& config) {
   out["rope_base"] = config.rope.base;
   out["rope_frequencies"] = config.rope.frequencies;
   out["rope_magnitude"] = config.rope_magnitude;
+  out["embedding_scale"] = config.embedding_scale;
+  out["attention_softcap"] = config.attention_softcap;
+  out["logit_softcap"] = config.logit_softcap;
+  out["window"] = config.window;
+  out["window_layers"] = config.window_layers;
+  out["window_rope_base"] = config.window_rope.base;
   return out;
 }
 

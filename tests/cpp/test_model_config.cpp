@@ -99,7 +99,7 @@ TEST(missing_values_have_the_formats_defaults) {
 
 TEST(an_unknown_architecture_is_named_with_the_supported_ones) {
   const std::string text = refusal([](Header& h) { h.architecture = "mamba\n"; });
-  CHECK(contains(text, "'mamba\\x0a'") && contains(text, "supported are: llama"));
+  CHECK(contains(text, "'mamba\\x0a'") && contains(text, "supported are: ") && contains(text, "llama"));
 }
 
 TEST(values_that_do_not_fit_together) {

@@ -80,6 +80,32 @@ def test_silu_mul(backend: Any, rng: np.random.Generator, width: int) -> None:
         assert_same_bits(backend.silu_mul(gate[:rows], up[:rows]), together[:rows])
 
 
+@pytest.mark.parametrize("width", WIDTHS)
+def test_gelu_mul(backend: Any, rng: np.random.Generator, width: int) -> None:
+    gate, up = normal(rng, 17, width) * 3, normal(rng, 17, width)
+    together = backend.gelu_mul(gate, up)
+    np.testing.assert_allclose(together, reference.gelu_mul(gate, up), rtol=1e-5, atol=1e-7)
+    for rows in ROWS:
+        assert_same_bits(backend.gelu_mul(gate[:rows], up[:rows]), together[:rows])
+
+
+def test_gelu_at_the_ends(backend: Any) -> None:
+    x = np.array([[np.inf, 1e30, 100, -10, -100, -1e30, np.nan, 0, -0.0]], np.float32)
+    y = backend.gelu_mul(x, np.ones_like(x))[0]
+    assert y[0] == np.inf and y[1] == np.float32(1e30) and y[2] == 100
+    assert (np.abs(y[3:5]) < 1e-30).all() and abs(y[5]) < 1 and np.isnan(y[6])
+    assert_same_bits(y[7:], x[0, 7:])
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_softcap(backend: Any, rng: np.random.Generator, width: int) -> None:
+    x = normal(rng, 17, width) * 40
+    together = backend.softcap(x, 30.0)
+    np.testing.assert_allclose(together, 30 * np.tanh(x.astype(np.float64) / 30), rtol=1e-6)
+    for rows in ROWS:
+        assert_same_bits(backend.softcap(x[:rows], 30.0), together[:rows])
+
+
 def test_exponential_is_accurate_over_its_range(backend: Any) -> None:
     x = np.linspace(-87, 87, 200_003, dtype=np.float32)[None, :]
     ones = np.ones_like(x)
@@ -126,5 +152,10 @@ def test_wrong_calls_are_refused(backend: Any, rng: np.random.Generator) -> None
         backend.add(x, normal(rng, 3, 12))
     with refused:
         backend.silu_mul(x, normal(rng, 2, 11))
+    with refused:
+        backend.gelu_mul(x, normal(rng, 3, 12))
+    for cap in (0.0, -1.0, float("nan"), float("inf")):
+        with refused:
+            backend.softcap(x, cap)
     with refused:
         backend.gather(x, np.array([2], np.uint32))

@@ -27,6 +27,7 @@ YARN = (
     ("rope.scaling.original_context_length", 256),
 )
 LONGROPE = (("rope.scaling.original_context_length", 256), ("rope.scaling.attn_factor", 1.19))
+WINDOW = (("attention.sliding_window", 50),)
 SPECS = {
     "llama, all biases": TinyModel(biases=("qkv", "output", "ffn"), tied=False),
     "llama, linear scaling": TinyModel(
@@ -61,6 +62,40 @@ SPECS = {
     "phi3, window of the whole context": TinyModel(
         "phi3", metadata=(("attention.sliding_window", 1024),)
     ),
+    "gemma2": TinyModel("gemma2", layers=3, metadata=WINDOW),
+    "gemma2, window of the format": TinyModel("gemma2", tied=False),
+    "gemma2, hard softcaps": TinyModel(
+        "gemma2",
+        metadata=(
+            *WINDOW,
+            ("attn_logit_softcapping", 0.75),
+            ("final_logit_softcapping", 2.5),
+        ),
+    ),
+    "gemma3": TinyModel("gemma3", layers=7, rope_base=1e6, metadata=WINDOW),
+    "gemma3, period in the file": TinyModel(
+        "gemma3", metadata=(*WINDOW, ("attention.sliding_window_pattern", 2)), kv_heads=1
+    ),
+    "gemma3, layers in the file": TinyModel(
+        "gemma3",
+        layers=3,
+        metadata=(*WINDOW, ("attention.sliding_window_pattern", (False, True, False))),
+    ),
+    "gemma3, linear scaling": TinyModel(
+        "gemma3",
+        layers=6,
+        rope_base=1e6,
+        metadata=(
+            *WINDOW,
+            ("rope.scaling.type", "linear"),
+            ("rope.scaling.factor", 8.0),
+            ("rope.freq_base_swa", 5000.0),
+        ),
+    ),
+    "gemma3, no window": TinyModel("gemma3", tied=False),
+    "gemma3, quantized": TinyModel(
+        "gemma3", metadata=WINDOW, weight_type="Q5_0", embedding_type="Q8_0"
+    ),
     "olmo2": TinyModel("olmo2", tied=False),
     "olmo2, YaRN": TinyModel("olmo2", metadata=YARN, tied=False, kv_heads=4),
 }
@@ -71,7 +106,8 @@ WEIGHTS = {  # rows of whole blocks of 256
     for kind in ("BF16", "Q4_0", "Q5_0", "Q5_1", "IQ4_NL", "Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K")
 }
 SPECS |= WEIGHTS
-ARCHITECTURES = ("llama", "olmo2", "phi3", "qwen2", "qwen3")
+ARCHITECTURES = ("gemma2", "gemma3", "llama", "olmo2", "phi3", "qwen2", "qwen3")
+WITHOUT_WINDOWS = tuple(name for name in ARCHITECTURES if not name.startswith("gemma"))
 
 
 def relative_error(logits: npt.NDArray[Any], expected: npt.NDArray[Any]) -> float:
@@ -164,12 +200,60 @@ REFUSED: dict[str, tuple[tuple[str, str | float | int], str]] = {
     "original context of 0": (("rope.scaling.original_context_length", 0), "allowed is 1 to"),
     "negative attention scale": (("attention.scale", -1.0), "must be finite and above 0"),
     "nan logit scale": (("logit_scale", float("nan")), "must be finite and above 0"),
-    "a window": (("attention.sliding_window", 512), "is 512, less than the context of 1024"),
     "multiplier of YaRN": (("rope.scaling.yarn_log_multiplier", 0.1), "yarn_log_multiplier' asks"),
     "experts": (("expert_count", 8), "expert_count' asks for a feature"),
     "sections": (("rope.dimension_sections", 4), "rope.dimension_sections' asks"),
     "rotation in windows": (("rope.dimension_count_swa", 3), "rope.dimension_count_swa' asks"),
 }
+
+
+WINDOWS_REFUSED: dict[str, tuple[tuple[str, Any], str]] = {
+    "layers of another number": (
+        ("attention.sliding_window_pattern", (True,)),
+        "pattern' lists 1 layers of 2",
+    ),
+    "period of 0": (("attention.sliding_window_pattern", 0), "pattern' is 0"),
+    "softcap below 0": (("attn_logit_softcapping", -1.0), "must be finite and above 0"),
+    "softcap of nothing": (("final_logit_softcapping", math.nan), "must be finite and above 0"),
+}
+
+
+@pytest.mark.parametrize("architecture", ["gemma2", "gemma3"])
+@pytest.mark.parametrize("name", WINDOWS_REFUSED)
+def test_absurd_windows_and_softcaps(tiny_path: TinyPath, name: str, architecture: str) -> None:
+    item, message = WINDOWS_REFUSED[name]
+    with pytest.raises(_core.CorruptModel, match=message):
+        load(tiny_path(TinyModel(architecture, metadata=(*WINDOW, item))))
+
+
+@pytest.mark.parametrize(("architecture", "layers"), [("gemma2", 46), ("gemma3", 62)])
+def test_the_largest_gemma_scales_scores_by_its_width(
+    tiny_path: TinyPath, architecture: str, layers: int
+) -> None:
+    scales = [
+        Machine(tiny_path(TinyModel(architecture, layers=n, feed_forward=32))).model.config[
+            "attention_scale"
+        ]
+        for n in (layers - 1, layers)
+    ]
+    assert scales == [np.float32(32**-0.5), np.float32((64 / 4) ** -0.5)]
+
+
+def test_window_layers_and_their_rotation(tiny_path: TinyPath) -> None:
+    machine = Machine(tiny_path(SPECS["gemma3"]))
+    kinds = [
+        (spec.window_kind, spec.window_size, spec.rope_id) for spec in machine.model.layer_table
+    ]
+    assert kinds == [("standard", 50, 1)] * 5 + [("none", 0, 0), ("standard", 50, 1)]
+    assert [rope.base for rope in machine.model.ropes] == [1e6, 1e4]
+
+
+@pytest.mark.parametrize("architecture", WITHOUT_WINDOWS)
+def test_a_window_that_the_architecture_lacks_is_refused(
+    tiny_path: TinyPath, architecture: str
+) -> None:
+    with pytest.raises(_core.UnsupportedModel, match="is 50, less than the context of 1024"):
+        load(tiny_path(with_metadata(architecture, *WINDOW)))
 
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)

@@ -44,6 +44,12 @@ def test_tiny_files_read_as_the_package_reads_them(
     check_against_package(tiny_path(TinyModel(weight_type=kind, embedding_type=kind)))
 
 
+def test_arrays_of_booleans_are_read_as_integers(
+    tiny_path: Callable[[TinyModel], Path],
+) -> None:
+    check_against_package(tiny_path(TinyModel(metadata=(("flags", (True, False, True)),))))
+
+
 def test_the_real_file_reads_as_the_package_reads_it(smollm2_path: Path) -> None:
     check_against_package(smollm2_path)
 

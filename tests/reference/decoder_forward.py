@@ -1,7 +1,8 @@
 """Exact forward pass of a GGUF file in NumPy: the definition that pykv is held to.
 
-Llama, OLMo 2, Phi 3, Qwen 2 and Qwen 3. Norms, biases and fused matrices are taken where
-the file has them; only the pairs of the rotary embedding depend on the architecture.
+Gemma 2 and 3, Llama, OLMo 2, Phi 3, Qwen 2 and Qwen 3. Norms, biases and fused matrices are
+taken where the file has them. What depends on the architecture: the pairs of the rotary
+embedding; Gemma's activation, scale of the embedding, windows and softcaps.
 
 Reads and dequantizes the file with the `gguf` package; nothing of pykv is used. `dtype` is
 that of all arithmetic (float32 or float64).
@@ -74,11 +75,29 @@ class DecoderReference:
         self.feed_forward_width = int(number("feed_forward_length", 0))
         self.head_dim = int(number("attention.key_length", self.width // self.heads))
         self.epsilon = float(number("attention.layer_norm_rms_epsilon", 1e-5))
-        self.scale = float(number("attention.scale", self.head_dim**-0.5))
+        gemma_27b = (self.architecture, self.layers) in (("gemma2", 46), ("gemma3", 62))
+        head_size = self.width / self.heads if gemma_27b else self.head_dim
+        self.scale = float(number("attention.scale", head_size**-0.5))
         self.logit_scale = float(number("logit_scale", 1.0))
         self.rope_dims = int(number("rope.dimension_count", self.head_dim))
         trained = int(number("context_length", 0))
         self.frequencies, self.magnitude = self.rotation(context or trained, trained)
+        self.gemma = self.architecture.startswith("gemma")
+        caps = (50.0, 30.0) if self.architecture == "gemma2" else (0.0, 0.0)
+        self.attention_softcap = float(number("attn_logit_softcapping", caps[0]))
+        self.logit_softcap = float(number("final_logit_softcapping", caps[1]))
+        self.windows = self.layer_windows()
+
+    def layer_windows(self) -> list[int]:
+        """How many positions each layer sees; 0: all."""
+        period = {"gemma2": 2, "gemma3": 6}.get(self.architecture, 0)
+        if period == 0:
+            return [0] * self.layers
+        size = int(self.numbers.get("attention.sliding_window", 4096 if period == 2 else 0))
+        pattern = self.numbers.get("attention.sliding_window_pattern", period)
+        if not isinstance(pattern, list):
+            pattern = [(layer + 1) % pattern != 0 for layer in range(self.layers)]
+        return [size if windowed else 0 for windowed in pattern]
 
     def rotation(self, context: int, trained: int) -> tuple[npt.NDArray[np.float64], float]:
         """Radians per position of each pair, and the factor on what is rotated."""
@@ -127,11 +146,16 @@ class DecoderReference:
         bias = self.weights.get(f"{name}.bias")
         return out if bias is None else out + bias[rows]
 
-    def rope(self, x: Array) -> Array:
+    def rope(self, x: Array, layer: int) -> Array:
         """Rotates pairs of x [tokens, heads, head_dim] by position."""
-        angle = np.arange(len(x), dtype=np.float64)[:, None, None] * self.frequencies
-        cos = (self.magnitude * np.cos(angle)).astype(self.dtype)
-        sin = (self.magnitude * np.sin(angle)).astype(self.dtype)
+        frequencies, magnitude = self.frequencies, self.magnitude
+        if self.architecture == "gemma3" and self.windows[layer]:
+            base = float(self.numbers.get("rope.freq_base_swa", 10000.0))
+            pairs = np.arange(self.rope_dims // 2, dtype=np.float64)
+            frequencies, magnitude = base ** (-2.0 * pairs / self.rope_dims), 1.0
+        angle = np.arange(len(x), dtype=np.float64)[:, None, None] * frequencies
+        cos = (magnitude * np.cos(angle)).astype(self.dtype)
+        sin = (magnitude * np.sin(angle)).astype(self.dtype)
         half = self.rope_dims // 2
         if self.architecture == "llama":
             first, second = slice(0, self.rope_dims, 2), slice(1, self.rope_dims, 2)
@@ -153,21 +177,32 @@ class DecoderReference:
             q, k, v = (self.dense(x, f"{block}attn_{name}") for name in "qkv")
         q = self.norm(q, f"{block}attn_q_norm.weight").reshape(len(x), self.heads, self.head_dim)
         k = self.norm(k, f"{block}attn_k_norm.weight").reshape(len(x), self.kv_heads, self.head_dim)
-        return self.rope(q), self.rope(k), v.reshape(len(x), self.kv_heads, self.head_dim)
+        v = v.reshape(len(x), self.kv_heads, self.head_dim)
+        return self.rope(q, layer), self.rope(k, layer), v
 
     def attention(self, x: Array, layer: int) -> Array:
         tokens = len(x)
         q, k, v = self.queries_keys_values(x, layer)
         if self.store is not None:
             k, v = self.store(k, v)
-        visible = np.tril(np.ones((tokens, tokens), dtype=bool))
+        distance = np.arange(tokens)[:, None] - np.arange(tokens)
+        visible = (distance >= 0) & (distance < (self.windows[layer] or tokens))
         out = np.empty_like(q)
         for head in range(self.heads):
             kv = head // (self.heads // self.kv_heads)
-            scores = q[:, head] @ k[:, kv].T * self.dtype(self.scale)
+            scores = self.capped(q[:, head] @ k[:, kv].T * self.scale, self.attention_softcap)
             out[:, head] = softmax(np.where(visible, scores, self.dtype(-np.inf))) @ v[:, kv]
         flat = out.reshape(tokens, self.heads * self.head_dim)
         return self.dense(flat, f"blk.{layer}.attn_output")
+
+    def capped(self, x: Array, softcap: float) -> Array:
+        out = softcap * np.tanh(x / softcap) if softcap else x
+        return out.astype(self.dtype)
+
+    def activate(self, x: Array) -> Array:
+        if self.gemma:  # gelu, as tanh approximates it
+            return x / 2 * (1 + np.tanh(np.sqrt(2 / np.pi) * (x + 0.044715 * x**3)))
+        return x / (self.dtype(1.0) + np.exp(-x))
 
     def feed_forward(self, x: Array, layer: int) -> Array:
         block, inner = f"blk.{layer}.", self.feed_forward_width
@@ -176,18 +211,27 @@ class DecoderReference:
         else:
             gate = self.dense(x, f"{block}ffn_up", slice(0, inner))
             up = self.dense(x, f"{block}ffn_up", slice(inner, 2 * inner))
-        activated = gate / (self.dtype(1.0) + np.exp(-gate)) * up
-        return self.dense(activated, f"{block}ffn_down")
+        return self.dense((self.activate(gate) * up).astype(self.dtype), f"{block}ffn_down")
 
-    def logits(self, tokens: Sequence[int], rows: slice = slice(None)) -> Array:
-        """Logits [selected rows, vocab] of a sequence that starts at position 0."""
+    def hidden(self, tokens: Sequence[int]) -> Array:
+        """Output of the last layer, [tokens, width], of a sequence that starts at position 0."""
         x = self.weights["token_embd.weight"][np.asarray(tokens, dtype=np.int64)]
+        if self.gemma:
+            x = x * self.dtype(np.sqrt(self.width))
         for layer in range(self.layers):
             block = f"blk.{layer}."
             mixed = self.attention(self.norm(x, f"{block}attn_norm.weight"), layer)
             x = x + self.norm(mixed, f"{block}post_attention_norm.weight")
             fed = self.feed_forward(self.norm(x, f"{block}ffn_norm.weight"), layer)
             x = x + self.norm(fed, f"{block}post_ffw_norm.weight")
-        x = self.norm(x[rows], "output_norm.weight")
-        head = "output" if "output.weight" in self.weights else "token_embd"
-        return self.dense(x, head) * self.dtype(self.logit_scale)
+        return x
+
+    def head(self, x: Array) -> Array:
+        """Logits of rows of `hidden`."""
+        x = self.norm(x, "output_norm.weight")
+        name = "output" if "output.weight" in self.weights else "token_embd"
+        return self.capped(self.dense(x, name) * self.dtype(self.logit_scale), self.logit_softcap)
+
+    def logits(self, tokens: Sequence[int], rows: slice = slice(None)) -> Array:
+        """Logits [selected rows, vocab] of a sequence that starts at position 0."""
+        return self.head(self.hidden(tokens)[rows])

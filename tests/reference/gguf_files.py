@@ -19,6 +19,9 @@ import numpy.typing as npt
 from tests.reference.random_blocks import BLOCK_ELEMENTS, peer_decode, random_blocks
 
 READ_ONLY = ("iq4_nl", "q2_k", "q3_k", "q4_k", "q5_k", "q6_k")  # what the package cannot write
+NORM_BEFORE = ("gemma2", "gemma3", "llama", "phi3", "qwen2", "qwen3")
+NORM_AFTER = ("gemma2", "gemma3", "olmo2")
+QK_NORM = ("gemma3", "olmo2", "qwen3")
 SPECIAL_TOKENS = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
 CHAT_TEMPLATE = (
     "{% for message in messages %}"
@@ -49,7 +52,7 @@ class TinyModel:
     rope_base: float = 10000.0
     rope_dims: int = 0  # 0: the whole head
     rope_factors: str = ""  # tensors of divisors: "freqs" (llama3) or "long_short" (longrope)
-    metadata: tuple[tuple[str, str | float | int], ...] = ()  # more keys, without prefix
+    metadata: tuple[tuple[str, str | float | int | tuple[bool, ...]], ...] = ()  # without prefix
     weight_type: str = "F32"  # of the matrices: a name of gguf.GGMLQuantizationType
     embedding_type: str = "F32"
     tied: bool = True
@@ -114,6 +117,8 @@ def _add_metadata(writer: gguf.GGUFWriter, spec: TinyModel) -> None:
             writer.add_string(name, value)
         elif isinstance(value, float):
             writer.add_float32(name, value)
+        elif isinstance(value, tuple):
+            writer.add_array(name, list(value))
         else:
             writer.add_uint32(name, value)
 
@@ -159,15 +164,16 @@ class _Tensors:
 
     def add_layer(self, block: str) -> None:
         spec = self.spec
-        if spec.architecture != "olmo2":
+        before, after = spec.architecture in NORM_BEFORE, spec.architecture in NORM_AFTER
+        if before:
             self.gain(block + "attn_norm", spec.width)
         self.add_attention(block)
-        if spec.architecture == "olmo2":
+        if after:
             self.gain(block + "post_attention_norm", spec.width)
-        else:
+        if before:
             self.gain(block + "ffn_norm", spec.width)
         self.add_feed_forward(block)
-        if spec.architecture == "olmo2":
+        if after:
             self.gain(block + "post_ffw_norm", spec.width)
 
     def add_attention(self, block: str) -> None:
@@ -180,7 +186,7 @@ class _Tensors:
             self.dense(block + "attn_q", attention, width, biased, scale=2.0)
             self.dense(block + "attn_k", kv, width, biased, scale=2.0)
             self.dense(block + "attn_v", kv, width, biased)
-        if spec.architecture in ("olmo2", "qwen3"):
+        if spec.architecture in QK_NORM:
             whole = spec.architecture == "olmo2"
             self.gain(block + "attn_q_norm", attention if whole else spec.head_dim)
             self.gain(block + "attn_k_norm", kv if whole else spec.head_dim)

@@ -98,6 +98,13 @@ def silu_mul(gate: F32, up: F32) -> F64:
     return wide / (1 + np.exp(-wide)) * up.astype(np.float64)
 
 
+def gelu_mul(gate: F32, up: F32) -> F64:
+    """With gelu as tanh approximates it."""
+    wide = gate.astype(np.float64)
+    inner = np.sqrt(2 / np.pi) * (wide + 0.044715 * wide**3)
+    return wide / 2 * (1 + np.tanh(inner)) * up.astype(np.float64)
+
+
 @dataclass(frozen=True)
 class Tokens:
     """What attention may look at: stored K and V [tokens, kv_heads * dim], in the order of

@@ -35,7 +35,7 @@ using PoolId = Id<struct PoolTag, std::uint32_t>;
 
 // Rows [first, first + count) of a float32 buffer; the first `width` elements of each, at
 // most the buffer's width. Operations refuse inputs that share rows with outputs, except
-// exactly the same rows where rows keep their places (rms_norm, silu_mul, add). count 0 is
+// exactly the same rows where rows keep their places (rms_norm, silu_mul, gelu_mul, add). count 0 is
 // no work.
 struct Rows {
   BufferId buffer;
@@ -189,9 +189,11 @@ class Backend {
   void rope(Rows x, std::uint32_t heads, const RopeParams& params, std::span<const Pos> positions,
             float magnitude = 1.0F);
   void silu_mul(Rows gate, Rows up);     // gate = silu(gate) * up
+  void gelu_mul(Rows gate, Rows up);     // gate = gelu(gate) * up, gelu as tanh approximates it
   void add(Rows accumulator, Rows x);    // accumulator += x
   void add_bias(Rows x, WeightId bias);  // each row += bias (rows 1)
   void scale(Rows x, float factor);      // x *= factor
+  void softcap(Rows x, float cap);       // x = cap * tanh(x / cap); cap above 0
   // out row i = in row rows[i]
   void gather(Rows in, std::span<const std::uint32_t> rows, Rows out);
 

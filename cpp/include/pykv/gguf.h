@@ -47,7 +47,7 @@ class GgufFile {
   // Whole arrays of at most 2^20 elements; views into the mapping, valid while the file
   // object lives.
   std::vector<std::string_view> string_array(std::string_view key) const;
-  std::vector<std::int64_t> integer_array(std::string_view key) const;
+  std::vector<std::int64_t> integer_array(std::string_view key) const;  // booleans: 0 and 1
   std::vector<float> float_array(std::string_view key) const;
 
   // --- tensors -----------------------------------------------------------------

@@ -1,6 +1,6 @@
 // Floor 4. A decoder that runs on the cache: weights from a GGUF file, forward pass over
 // a Step. Architectures are one small file each in cpp/src/model/architectures/ (this build:
-// llama, olmo2, phi3, qwen2, qwen3).
+// gemma2, gemma3, llama, olmo2, phi3, qwen2, qwen3).
 #pragma once
 
 #include <cstddef>
@@ -46,6 +46,15 @@ struct ModelConfig {
   float logit_scale = 1;      // multiplies logits
   RopeParams rope;
   float rope_magnitude = 1;  // multiplies the rotated elements of q and k
+  float embedding_scale = 1;
+  float attention_softcap = 0;      // 0: none
+  float logit_softcap = 0;          // 0: none
+  std::uint32_t window = 0;         // positions that window layers see; 0: there are no such layers
+  std::vector<bool> window_layers;  // which, by layer; empty: none
+  RopeParams window_rope;           // of window layers
+  float window_rope_magnitude = 1;
+
+  bool windowed(std::uint32_t layer) const { return window != 0 && window_layers[layer]; }
 };
 
 // Reads and checks the configuration only. Throws UnsupportedModel naming the

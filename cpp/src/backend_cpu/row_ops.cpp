@@ -46,6 +46,17 @@ void check_factor(const char* method, const char* name, float value) {
     refuse(method, std::string(name) + " " + std::to_string(value) + " must be finite");
 }
 
+using GateKernel = void (*)(float* gate, const float* up, std::size_t n);
+
+void gate_rows(cpu::State& state, const char* method, Rows gate, Rows up, GateKernel kernel) {
+  const RowView g = state.view(method, "gate", gate);
+  const RowView u = state.view(method, "up", up);
+  cpu::check_width(method, "up", u, g.width);
+  cpu::check_count(method, "up", u, g.count);
+  cpu::check_apart(method, gate, up, true);
+  for_rows(*state.threads, g, [&](std::uint32_t i) { kernel(g.row(i), u.row(i), g.width); });
+}
+
 }  // namespace
 
 void Backend::rms_norm(Rows in, WeightId gain, float epsilon, Rows out) {
@@ -87,13 +98,12 @@ void Backend::rope(Rows rows, std::uint32_t heads, const RopeParams& params, std
 
 void Backend::silu_mul(Rows gate, Rows up) {
   const auto call = impl_->enter();
-  const RowView g = impl_->view("silu_mul", "gate", gate);
-  const RowView u = impl_->view("silu_mul", "up", up);
-  cpu::check_width("silu_mul", "up", u, g.width);
-  cpu::check_count("silu_mul", "up", u, g.count);
-  cpu::check_apart("silu_mul", gate, up, true);
-  for_rows(*impl_->threads, g,
-           [&](std::uint32_t i) { impl_->kernels->silu_mul(g.row(i), u.row(i), g.width); });
+  gate_rows(*impl_, "silu_mul", gate, up, impl_->kernels->silu_mul);
+}
+
+void Backend::gelu_mul(Rows gate, Rows up) {
+  const auto call = impl_->enter();
+  gate_rows(*impl_, "gelu_mul", gate, up, impl_->kernels->gelu_mul);
 }
 
 void Backend::add(Rows accumulator, Rows x) {
@@ -123,6 +133,14 @@ void Backend::scale(Rows rows, float factor) {
     float* const row = x.row(i);
     for (std::uint32_t j = 0; j < x.width; ++j) row[j] *= factor;
   });
+}
+
+void Backend::softcap(Rows rows, float cap) {
+  const auto call = impl_->enter();
+  const RowView x = impl_->view("softcap", "x", rows);
+  if (!(cap > 0) || !std::isfinite(cap))
+    refuse("softcap", "cap " + std::to_string(cap) + " must be finite and above 0");
+  for_rows(*impl_->threads, x, [&](std::uint32_t i) { impl_->kernels->softcap(x.row(i), cap, x.width); });
 }
 
 void Backend::gather(Rows in, std::span<const std::uint32_t> rows, Rows out) {

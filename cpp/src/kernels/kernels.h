@@ -150,6 +150,8 @@ struct Kernels {
   // out = gain * x / sqrt(mean(x²) + epsilon); x may be out.
   void (*rms_norm)(const float* x, const float* gain, float epsilon, std::uint32_t n, float* out);
   void (*silu_mul)(float* gate, const float* up, std::size_t n);
+  void (*gelu_mul)(float* gate, const float* up, std::size_t n);
+  void (*softcap)(float* x, float cap, std::size_t n);
   void (*add)(float* accumulator, const float* x, std::size_t n);
   // Loops of one kind of work, for measuring limits; each returns the operations (a
   // multiply-add is two) or bytes it did. sink: three numbers.

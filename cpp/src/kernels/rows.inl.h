@@ -24,6 +24,26 @@ void silu_mul(float* gate, const float* up, std::size_t n) {
   for (; i < n; ++i) gate[i] = silu(splat(gate[i]))[0] * up[i];
 }
 
+// gelu by its approximation with tanh, written as a logistic function.
+PYKV_INLINE vf gelu(vf x) {
+  constexpr float kRoot = 1.5957691216F;  // 2 sqrt(2 / pi)
+  return x / (1.0F + exponential(-kRoot * (x + 0.044715F * x * x * x)));
+}
+
+void gelu_mul(float* gate, const float* up, std::size_t n) {
+  constexpr std::size_t kStep = kLanes;
+  std::size_t i = 0;
+  for (; i + kStep <= n; i += kStep) store(gate + i, gelu(load(gate + i)) * load(up + i));
+  for (; i < n; ++i) gate[i] = gelu(splat(gate[i]))[0] * up[i];
+}
+
+void softcap(float* x, float cap, std::size_t n) {
+  constexpr std::size_t kStep = kLanes;
+  std::size_t i = 0;
+  for (; i + kStep <= n; i += kStep) store(x + i, cap * hyperbolic_tangent(load(x + i) / cap));
+  for (; i < n; ++i) x[i] = cap * hyperbolic_tangent(splat(x[i]) / cap)[0];
+}
+
 void add(float* accumulator, const float* x, std::size_t n) {
   for (std::size_t i = 0; i < n; ++i) accumulator[i] += x[i];
 }

@@ -37,6 +37,8 @@ constexpr Kernels make_table(const char* name) {
           .normalize = normalize,
           .rms_norm = rms_norm,
           .silu_mul = silu_mul,
+          .gelu_mul = gelu_mul,
+          .softcap = softcap,
           .add = add,
           .burn_f32 = burn_f32,
           .burn_int8 = burn_int8,

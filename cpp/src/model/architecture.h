@@ -15,6 +15,8 @@ struct Architecture {
 // Throws UnsupportedModel naming the architecture and the supported ones.
 const Architecture& find_architecture(const GgufFile& file);
 
+extern const Architecture kGemma2;
+extern const Architecture kGemma3;
 extern const Architecture kLlama;
 extern const Architecture kOlmo2;
 extern const Architecture kPhi3;

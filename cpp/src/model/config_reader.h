@@ -30,6 +30,9 @@ class ConfigReader {
   float positive_float_or_zero(std::string_view key);
   std::string text(std::string_view key, std::string_view otherwise);
 
+  // A key that something else reads, e.g. as an array.
+  void mark_read(std::string_view key) { read_.insert(prefix_ + std::string(key)); }
+
   // Refuses every key under the prefix that was not read, is not in `harmless` and is not
   // neutral, by name.
   void refuse_others(std::span<const std::string_view> harmless) const;

@@ -9,6 +9,7 @@ namespace pykv {
 Decoder::Decoder(const GgufFile& file, const DecoderSpec& spec, const ModelConfig& config, Backend& backend,
                  const ModelOptions& options)
     : config_(config),
+      activation_(spec.activation),
       backend_(backend),
       weights_(load_decoder_weights(file, spec, config, backend, options)) {}
 
@@ -16,6 +17,7 @@ Rows Decoder::run_layers(Step& step, std::span<const Token> tokens) {
   const auto count = static_cast<std::uint32_t>(tokens.size());
   reserve(count);
   backend_.embed(weights_.embedding, tokens, x_.rows(count));
+  if (config_.embedding_scale != 1.0F) backend_.scale(x_.rows(count), config_.embedding_scale);
   for (std::uint32_t i = 0; i < config_.layers; ++i) {
     attention(step, i, count);
     feed_forward(weights_.layers[i], count);
@@ -27,6 +29,7 @@ void Decoder::head(Rows x, Rows logits) {
   norm(weights_.output_norm, x);
   dense(weights_.output, x, logits);
   if (config_.logit_scale != 1.0F) backend_.scale(logits, config_.logit_scale);
+  if (config_.logit_softcap != 0.0F) backend_.softcap(logits, config_.logit_softcap);
 }
 
 // Scratch for `count` rows; grows in powers of two and is kept.
@@ -55,11 +58,14 @@ void Decoder::attention(Step& step, std::uint32_t index, std::uint32_t count) {
   dense(std::array{&layer.q, &layer.k, &layer.v}, in, std::array{q, k, v});
   norm(layer.q_norm, q);
   norm(layer.k_norm, k);
-  rotate(q, config_.heads, step);
-  rotate(k, config_.kv_heads, step);
+  rotate(q, config_.heads, index, step);
+  rotate(k, config_.kv_heads, index, step);
   step.write(index, k, v);
   step.attend(index, q, mixed,
-              {.heads = config_.heads, .scale = config_.attention_scale, .precision = config_.precision});
+              {.heads = config_.heads,
+               .scale = config_.attention_scale,
+               .softcap = config_.attention_softcap,
+               .precision = config_.precision});
   dense(layer.o, mixed, h);
   norm(layer.attention_post_norm, h);
   backend_.add(x, h);
@@ -69,7 +75,7 @@ void Decoder::feed_forward(const LayerWeights& layer, std::uint32_t count) {
   const Rows x = x_.rows(count), h = h_.rows(count), gate = gate_.rows(count), up = up_.rows(count);
   const Rows in = normed(layer.ffn_norm, x, h);
   dense(std::array{&layer.gate, &layer.up}, in, std::array{gate, up});
-  backend_.silu_mul(gate, up);
+  activate(gate, up);
   dense(layer.down, gate, h);
   norm(layer.ffn_post_norm, h);
   backend_.add(x, h);
@@ -99,8 +105,17 @@ Rows Decoder::normed(const Norm& gain, Rows rows, Rows out) {
   return out;
 }
 
-void Decoder::rotate(Rows rows, std::uint32_t heads, const Step& step) {
-  backend_.rope(rows, heads, config_.rope, step.positions(), config_.rope_magnitude);
+void Decoder::activate(Rows gate, Rows up) {
+  if (activation_ == Activation::gelu)
+    backend_.gelu_mul(gate, up);
+  else
+    backend_.silu_mul(gate, up);
+}
+
+void Decoder::rotate(Rows rows, std::uint32_t heads, std::uint32_t layer, const Step& step) {
+  const bool windowed = config_.windowed(layer);
+  backend_.rope(rows, heads, windowed ? config_.window_rope : config_.rope, step.positions(),
+                windowed ? config_.window_rope_magnitude : config_.rope_magnitude);
 }
 
 }  // namespace pykv

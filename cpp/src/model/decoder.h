@@ -35,13 +35,16 @@ class Decoder {
   // Several layers on one input.
   template <std::size_t n>
   void dense(const std::array<const Dense*, n>& layers, Rows in, const std::array<Rows, n>& outs);
+  void activate(Rows gate, Rows up);  // into `gate`
   // Normalizes rows in place, where there is a norm.
   void norm(const Norm& gain, Rows rows);
   // `rows` normalized into `out`, or `rows` themselves where there is no norm.
   Rows normed(const Norm& gain, Rows rows, Rows out);
-  void rotate(Rows rows, std::uint32_t heads, const Step& step);
+  // Queries or keys of a layer.
+  void rotate(Rows rows, std::uint32_t heads, std::uint32_t layer, const Step& step);
 
   ModelConfig config_;
+  Activation activation_;
   Backend& backend_;
   DecoderWeights weights_;
   std::uint32_t capacity_ = 0;

@@ -42,18 +42,61 @@ void read_attention(ConfigReader& reader, ModelConfig& config) {
   if (value_length != config.head_dim)
     reader.unsupported("keys of " + std::to_string(config.head_dim) + " elements beside values of " +
                        std::to_string(value_length));
+}
+
+// What the architecture computes otherwise than most, with what the file says about it.
+void read_switches(ConfigReader& reader, const DecoderSpec& spec, ModelConfig& config) {
+  if (spec.scaled_embedding) config.embedding_scale = std::sqrt(static_cast<float>(config.width));
+  const auto softcap = [&](const char* key, float otherwise) {
+    return otherwise == 0.0F ? reader.positive_float_or_zero(key)
+                             : reader.positive_float(key, static_cast<double>(otherwise));
+  };
+  config.attention_softcap = softcap("attn_logit_softcapping", spec.attention_softcap);
+  config.logit_softcap = softcap("final_logit_softcapping", spec.logit_softcap);
+}
+
+void read_scales(ConfigReader& reader, const DecoderSpec& spec, ModelConfig& config) {
+  const bool by_width = config.layers == spec.width_scaled_layers;
+  const std::uint32_t size = by_width ? std::max(1U, config.width / config.heads) : config.head_dim;
   const float scale = reader.positive_float_or_zero("attention.scale");
-  config.attention_scale = scale != 0.0F ? scale : 1.0F / std::sqrt(static_cast<float>(config.head_dim));
+  config.attention_scale = scale != 0.0F ? scale : 1.0F / std::sqrt(static_cast<float>(size));
   const float logit_scale = reader.positive_float_or_zero("logit_scale");
   config.logit_scale = logit_scale != 0.0F ? logit_scale : 1.0F;
 }
 
-// What would make attention something else than causal and over all tokens.
+// What would make attention something else than causal.
 void check_attention(const GgufFile& file, ConfigReader& reader, const ModelConfig& config) {
   if (file.scalar(config.architecture + ".attention.causal") == GgufFile::Value(false))
     reader.unsupported("metadata key '" + config.architecture + ".attention.causal' is false");
+}
+
+// Which layers have the window: as the file lists them, or all but the last of each period.
+void read_window_layers(const GgufFile& file, ConfigReader& reader, std::uint32_t period,
+                        ModelConfig& config) {
+  constexpr const char* kKey = "attention.sliding_window_pattern";
+  const std::string name = config.architecture + "." + kKey;
+  config.window_layers.resize(config.layers);
+  if (const auto size = file.array_size(name)) {
+    const std::vector<std::int64_t> listed = file.integer_array(name);
+    if (*size != config.layers)
+      reader.corrupt("metadata key '" + name + "' lists " + std::to_string(*size) + " layers of " +
+                     std::to_string(config.layers));
+    for (std::uint32_t i = 0; i < config.layers; ++i) config.window_layers[i] = listed[i] != 0;
+    reader.mark_read(kKey);
+  } else {
+    const std::uint32_t count = reader.positive(kKey, 65536, period);
+    for (std::uint32_t i = 0; i < config.layers; ++i) config.window_layers[i] = i % count + 1 < count;
+  }
+}
+
+void read_windows(const GgufFile& file, ConfigReader& reader, const WindowSpec& spec, ModelConfig& config) {
+  const std::uint32_t window = reader.number("attention.sliding_window", spec.size);
+  if (spec.period != 0) {
+    config.window = std::min(window, static_cast<std::uint32_t>(kMaxPos));
+    read_window_layers(file, reader, spec.period, config);
+    return;
+  }
   // A window that no sequence outgrows hides nothing.
-  const std::uint32_t window = reader.number("attention.sliding_window", 0);
   if (window != 0 && window < config.context)
     reader.unsupported("metadata key '" + config.architecture + ".attention.sliding_window' is " +
                        std::to_string(window) + ", less than the context of " +
@@ -79,6 +122,7 @@ std::uint32_t read_vocab(const GgufFile& file, ConfigReader& reader) {
 
 ModelConfig read_model_config(const GgufFile& file, const ModelOptions& options) {
   const Architecture& architecture = find_architecture(file);
+  const DecoderSpec& spec = architecture.decoder;
   ConfigReader reader(file, architecture.name);
   ModelConfig config;
   config.architecture = architecture.name;
@@ -89,9 +133,13 @@ ModelConfig read_model_config(const GgufFile& file, const ModelOptions& options)
   config.context =
       options.context == 0 ? config.trained_context : std::min(config.trained_context, options.context);
   read_attention(reader, config);
+  read_scales(reader, spec, config);
+  read_switches(reader, spec, config);
   check_attention(file, reader, config);
-  config.rope.interleaved = architecture.decoder.rope_interleaved;
+  read_windows(file, reader, spec.window, config);
+  config.rope.interleaved = spec.rope_interleaved;
   read_rope(file, reader, config);
+  read_window_rope(reader, spec.window, config);
   config.vocab = read_vocab(file, reader);
   reader.refuse_others(kHarmless);
   try {
@@ -107,9 +155,20 @@ LayerTable layer_table(const ModelConfig& config) {
   layer.kv_heads = config.kv_heads;
   layer.k_dim = config.head_dim;
   layer.v_dim = config.head_dim;
-  return LayerTable(config.layers, layer);
+  LayerTable layers(config.layers, layer);
+  for (std::uint32_t i = 0; i < config.layers; ++i) {
+    if (!config.windowed(i)) continue;
+    layers[i].window_kind = WindowKind::standard;
+    layers[i].window_size = config.window;
+    layers[i].rope_id = 1;
+  }
+  return layers;
 }
 
-std::vector<RopeParams> ropes(const ModelConfig& config) { return {config.rope}; }
+std::vector<RopeParams> ropes(const ModelConfig& config) {
+  std::vector<RopeParams> out{config.rope};
+  if (config.window != 0) out.push_back(config.window_rope);
+  return out;
+}
 
 }  // namespace pykv

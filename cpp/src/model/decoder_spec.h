@@ -13,6 +13,16 @@ enum class Need : std::uint8_t { never, optional, always };
 // What an RMS norm of queries and keys (attn_q_norm, attn_k_norm) looks at.
 enum class HeadNorm : std::uint8_t { none, per_head, whole_row };
 
+// What the gate of the feed-forward layer goes through.
+enum class Activation : std::uint8_t { silu, gelu };
+
+// Layers that see a window of tokens only, among layers that see all of them.
+struct WindowSpec {
+  std::uint32_t period = 0;  // the last of so many layers sees all tokens; 0: there are no windows
+  std::uint32_t size = 0;    // where the file does not say it; 0: then there are none
+  float rope_base = 0;       // window layers rotate by it, unscaled; 0: as the others do
+};
+
 struct DecoderSpec {
   bool rope_interleaved = false;  // rotates pairs (2i, 2i + 1); else (i, i + dims / 2)
   bool norm_before = true;        // attn_norm, ffn_norm: of a sublayer's input
@@ -22,6 +32,13 @@ struct DecoderSpec {
   Need output_bias = Need::never;  // attn_output.bias
   Need ffn_bias = Need::never;     // ffn_gate.bias, ffn_up.bias, ffn_down.bias
   bool gate_in_up = false;         // ffn_up holds the gate's rows, then its own
+  bool scaled_embedding = false;   // by the root of the width
+  Activation activation = Activation::silu;
+  WindowSpec window = {};
+  float attention_softcap = 0;  // where the file does not say it; 0: none
+  float logit_softcap = 0;      // likewise
+  // A model of so many layers divides scores by the root of width / heads, not of head_dim.
+  std::uint32_t width_scaled_layers = 0;
 };
 
 }  // namespace pykv

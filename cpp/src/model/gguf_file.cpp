@@ -163,7 +163,9 @@ std::vector<std::int64_t> GgufFile::integer_array(std::string_view key) const {
   out.reserve(entry.count);
   for (std::uint64_t i = 0; i < entry.count; ++i) {
     const std::byte* at = entry.data + i * gguf::kind_bytes(entry.element);
-    if (const auto value = load_signed(entry.element, at)) {
+    if (entry.element == Kind::boolean) {
+      out.push_back(load<std::uint8_t>(at) != 0 ? 1 : 0);
+    } else if (const auto value = load_signed(entry.element, at)) {
       out.push_back(*value);
     } else {
       const auto positive = load_unsigned(entry.element, at);

@@ -26,7 +26,7 @@ struct Model::Impl {
   std::size_t bytes_before;
   Decoder decoder;
   std::size_t weight_bytes;
-  LayerSpec layer;
+  LayerTable layers;
   RowBuffer head_rows;    // [kHeadRows, width], made with the first logits
   RowBuffer logits_rows;  // [kHeadRows, vocab]
   bool head_ready = false;
@@ -38,7 +38,7 @@ struct Model::Impl {
         bytes_before(machine.weight_bytes()),
         decoder(file, find_architecture(file).decoder, config, machine, options),
         weight_bytes(machine.weight_bytes() - bytes_before),
-        layer(layer_table(config).front()) {
+        layers(layer_table(config)) {
     file.drop_pages();
   }
 
@@ -51,9 +51,10 @@ void Model::Impl::check_step(Step& step, std::span<const Token> tokens) const {
   if (&step.backend() != &backend)
     throw InvalidArgument(at("forward") +
                           "the step's cache uses another backend than the model; make both with one");
-  if (step.layer(config.layers - 1) != layer)
-    throw InvalidArgument(at("forward") +
-                          "the step's cache was not made for this model; use its layer table");
+  for (std::uint32_t i = config.layers; i-- > 0;)  // the last one first: it finds a cache of fewer
+    if (step.layer(i) != layers[i])
+      throw InvalidArgument(at("forward") +
+                            "the step's cache was not made for this model; use its layer table");
   if (tokens.size() != step.rows())
     throw InvalidArgument(at("forward") + "got " + std::to_string(tokens.size()) + " tokens, the step has " +
                           std::to_string(step.rows()) + " rows");

@@ -126,4 +126,13 @@ void read_rope(const GgufFile& file, ConfigReader& reader, ModelConfig& config) 
     if (!std::isfinite(frequency)) reader.corrupt("a scaled rope frequency is not finite");
 }
 
+void read_window_rope(ConfigReader& reader, const WindowSpec& spec, ModelConfig& config) {
+  config.window_rope = config.rope;
+  config.window_rope_magnitude = config.rope_magnitude;
+  if (spec.rope_base == 0.0F) return;
+  config.window_rope.base = reader.positive_float("rope.freq_base_swa", static_cast<double>(spec.rope_base));
+  config.window_rope.frequencies.clear();
+  config.window_rope_magnitude = 1.0F;
+}
+
 }  // namespace pykv

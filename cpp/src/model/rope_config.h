@@ -10,6 +10,7 @@
 #pragma once
 
 #include "model/config_reader.h"
+#include "model/decoder_spec.h"
 #include "pykv/gguf.h"
 #include "pykv/model.h"
 
@@ -23,5 +24,8 @@ inline constexpr const char* kRopeFactorsShort = "rope_factors_short.weight";
 // Sets config.rope (but for `interleaved`) and config.rope_magnitude; head_dim and both
 // contexts must be set. CorruptModel, or UnsupportedModel for an unknown kind of scaling.
 void read_rope(const GgufFile& file, ConfigReader& reader, ModelConfig& config);
+
+// Sets config.window_rope and its magnitude, after read_rope().
+void read_window_rope(ConfigReader& reader, const WindowSpec& spec, ModelConfig& config);
 
 }  // namespace pykv
