@@ -1,5 +1,5 @@
-"""Checks of time that no test may make: each a ratio of two measurements interleaved in
-one process. Prints a table, writes JSON, exits 3 when a target is missed.
+"""Checks of time that no test may make: ratios of two measurements interleaved in one process,
+and times against a limit. Prints a table, writes JSON, exits 3 when a target is missed.
 
     python -m benchmarks.check MODEL.gguf [--json FILE]
 
@@ -10,6 +10,9 @@ C32: a prompt of 8,000 tokens (or as many as the model's context allows) beside 
 of 1,000 tokens that generate: the 99th percentile of the time between their tokens against the
 time without the prompt (mean of before and after, since the sessions grow); the prompt's first
 token against its time alone; all tokens in a second against the two apart.
+
+Load: from opening the file to the first token of a prompt of one token, and what the tokenizer
+takes of it, against what they may take; Python's own start does not count.
 
     --cpu-time    the calling thread's processor time instead of the clock, with --threads 1:
                   for a machine that does other work, too
@@ -29,7 +32,8 @@ from typing import Any
 
 import numpy as np
 
-from pykv import _core
+from pykv import Engine, _core
+from pykv.tokenizer import Tokenizer
 
 ACTIVE_TOKENS = 1000
 IDLE_TOKENS = 16_000
@@ -40,6 +44,9 @@ CHUNK = 500
 PROMPT_TOKENS = 8000
 DECODERS = 8
 DECODER_TOKENS = 1000
+LOAD_SECONDS, LOAD_SECONDS_LARGE = 1.0, 2.0  # with a vocabulary above LARGE_VOCABULARY
+LARGE_VOCABULARY = 200_000
+TOKENIZER_SECONDS = 0.5
 
 Clock = Callable[[], float]
 
@@ -169,6 +176,28 @@ def check_long_prompt(
     ]
 
 
+def check_load(path: Path, threads: int) -> list[dict[str, Any]]:
+    whole: list[float] = []
+    tokenizer: list[float] = []
+    for _ in range(ROUNDS):
+        begin = time.perf_counter()
+        with Engine.open(path, threads=threads) as engine:
+            engine.generate([1], 1, temperature=0.0)
+            whole.append(time.perf_counter() - begin)
+        begin = time.perf_counter()
+        file = _core.GgufFile(path)
+        vocabulary = Tokenizer.from_gguf(file).vocab_size
+        tokenizer.append(time.perf_counter() - begin)
+    limit = LOAD_SECONDS_LARGE if vocabulary > LARGE_VOCABULARY else LOAD_SECONDS
+    return [
+        _row(name, seconds, "s", most, seconds / most, 1.0)
+        for name, seconds, most in (
+            ("load, open to first token", statistics.median(whole), limit),
+            (f"load, tokenizer of {vocabulary:,}", statistics.median(tokenizer), TOKENIZER_SECONDS),
+        )
+    ]
+
+
 def _row(
     row: str,
     value: float,
@@ -190,7 +219,7 @@ def finish(rows: list[dict[str, Any]], path: Path | None) -> int:
     """Prints rows beside what they are compared with, writes them as JSON; the exit code."""
     for row in rows:
         print(
-            f"{row['row']:<48} {row['value']:8.2f} {row['unit']:<3} alone {row['peer']:8.2f} "
+            f"{row['row']:<48} {row['value']:8.2f} {row['unit']:<3} beside {row['peer']:8.2f} "
             f"ratio {row['ratio']:.3f} (target {row['target']}) {'ok' if row['ok'] else 'MISSED'}"
         )
     if path is not None:
@@ -205,16 +234,21 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("model", type=Path)
     parser.add_argument("--threads", type=int, default=0)
     parser.add_argument("--json", type=Path)
-    parser.add_argument("--only", choices=("C15", "C32"))
+    parser.add_argument("--only", choices=("C15", "C32", "load"))
     parser.add_argument("--cpu-time", action="store_true")
     options = parser.parse_args(argv)
     if options.cpu_time and options.threads != 1:
         parser.error("--cpu-time needs --threads 1: the time of other threads does not count")
+    wanted = (options.only,) if options.only else ("C15", "C32", "load")
+    clock = time.thread_time if options.cpu_time else time.perf_counter
+    rows: list[dict[str, Any]] = []
+    if "load" in wanted:
+        rows += check_load(options.model, options.threads)
     backend = _core.Backend(threads=options.threads)
     model = _core.Model(_core.GgufFile(str(options.model)), backend)
-    rows = [] if options.only == "C32" else [check_idle_neighbours(model, backend)]
-    if options.only != "C15":
-        clock = time.thread_time if options.cpu_time else time.perf_counter
+    if "C15" in wanted:
+        rows.append(check_idle_neighbours(model, backend))
+    if "C32" in wanted:
         rows += check_long_prompt(model, backend, clock)
     return finish(rows, options.json)
 
