@@ -192,11 +192,39 @@ class Backend:
         """
         segments: (first position, cell, length, rotation, slot); groups: (first row, rows, first position, first segment, segments, first slot). sinks, alibi_slopes: one for each head. window: (kind, size). Returns [n, out_width = heads * v_dim].
         """
+    def causal_conv(
+        self,
+        states: typing.SupportsInt | typing.SupportsIndex,
+        offset: typing.SupportsInt | typing.SupportsIndex,
+        stretches: collections.abc.Sequence[
+            tuple[
+                typing.SupportsInt | typing.SupportsIndex,
+                typing.SupportsInt | typing.SupportsIndex,
+                typing.SupportsInt | typing.SupportsIndex | None,
+                typing.SupportsInt | typing.SupportsIndex,
+            ]
+        ],
+        taps: typing.SupportsInt | typing.SupportsIndex,
+        bias: typing.SupportsInt | typing.SupportsIndex | None,
+        silu: bool,
+        x: typing.Annotated[numpy.typing.ArrayLike, numpy.float32],
+    ) -> numpy.typing.NDArray[numpy.float32]:
+        """
+        x [n, channels] -> the same shape. A stretch is (first row, rows, slot to read or None, slot to write).
+        """
     def commit_blocks(
         self,
         pool: typing.SupportsInt | typing.SupportsIndex,
         blocks: typing.Annotated[numpy.typing.ArrayLike, numpy.uint32],
     ) -> None: ...
+    def commit_slot(
+        self,
+        states: typing.SupportsInt | typing.SupportsIndex,
+        slot: typing.SupportsInt | typing.SupportsIndex,
+    ) -> bool:
+        """
+        False: the system has no memory.
+        """
     def copy_cells(
         self,
         pool: typing.SupportsInt | typing.SupportsIndex,
@@ -217,6 +245,14 @@ class Backend:
         """
         Reserves address space for blocks of 64 cells; returns the pool's handle.
         """
+    def create_states(
+        self,
+        slot_bytes: typing.SupportsInt | typing.SupportsIndex,
+        slots: typing.SupportsInt | typing.SupportsIndex,
+    ) -> int:
+        """
+        Reserves slots for states of recurrent layers.
+        """
     def create_weight(
         self,
         type: str,
@@ -229,6 +265,7 @@ class Backend:
         Copies a [rows, cols] matrix, uint8 in GGUF's row layout; returns its handle. precision: "fast" or "exact" multiplication.
         """
     def destroy_pool(self, pool: typing.SupportsInt | typing.SupportsIndex) -> None: ...
+    def destroy_states(self, states: typing.SupportsInt | typing.SupportsIndex) -> None: ...
     def embed(
         self,
         table: typing.SupportsInt | typing.SupportsIndex,
@@ -295,6 +332,11 @@ class Backend:
         """
         What all threads reach together, per second: "f32_operations" or "int8_operations" (a multiply-add is two) in registers, or "read_bytes" from memory.
         """
+    def multiply(
+        self,
+        a: typing.Annotated[numpy.typing.ArrayLike, numpy.float32],
+        by: typing.Annotated[numpy.typing.ArrayLike, numpy.float32],
+    ) -> numpy.typing.NDArray[numpy.float32]: ...
     def read_kv(
         self,
         pool: typing.SupportsInt | typing.SupportsIndex,
@@ -307,10 +349,25 @@ class Backend:
         """
         Stored values, decoded: k [n, widths[0]], v [n, widths[1]].
         """
+    def read_state(
+        self,
+        states: typing.SupportsInt | typing.SupportsIndex,
+        slot: typing.SupportsInt | typing.SupportsIndex,
+        offset: typing.SupportsInt | typing.SupportsIndex,
+        count: typing.SupportsInt | typing.SupportsIndex,
+    ) -> numpy.typing.NDArray[numpy.float32]:
+        """
+        Elements [offset, offset + count) of a slot, float32.
+        """
     def release_blocks(
         self,
         pool: typing.SupportsInt | typing.SupportsIndex,
         blocks: typing.Annotated[numpy.typing.ArrayLike, numpy.uint32],
+    ) -> None: ...
+    def release_slot(
+        self,
+        states: typing.SupportsInt | typing.SupportsIndex,
+        slot: typing.SupportsInt | typing.SupportsIndex,
     ) -> None: ...
     def rewrite_k(
         self,
@@ -328,6 +385,7 @@ class Backend:
         x: typing.Annotated[numpy.typing.ArrayLike, numpy.float32],
         gain: typing.SupportsInt | typing.SupportsIndex,
         epsilon: typing.SupportsFloat | typing.SupportsIndex,
+        parts: typing.SupportsInt | typing.SupportsIndex = 0,
     ) -> numpy.typing.NDArray[numpy.float32]: ...
     def rope(
         self,
@@ -339,6 +397,30 @@ class Backend:
     ) -> numpy.typing.NDArray[numpy.float32]:
         """
         x [n, heads * head_dim] -> the same, row i turned by positions[i].
+        """
+    def scan(
+        self,
+        states: typing.SupportsInt | typing.SupportsIndex,
+        offset: typing.SupportsInt | typing.SupportsIndex,
+        stretches: collections.abc.Sequence[
+            tuple[
+                typing.SupportsInt | typing.SupportsIndex,
+                typing.SupportsInt | typing.SupportsIndex,
+                typing.SupportsInt | typing.SupportsIndex | None,
+                typing.SupportsInt | typing.SupportsIndex,
+            ]
+        ],
+        sizes: typing.Annotated[
+            collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex], "FixedSize(4)"
+        ],
+        weights: typing.Annotated[
+            collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex], "FixedSize(3)"
+        ],
+        x_b_c: typing.Annotated[numpy.typing.ArrayLike, numpy.float32],
+        dt: typing.Annotated[numpy.typing.ArrayLike, numpy.float32],
+    ) -> numpy.typing.NDArray[numpy.float32]:
+        """
+        sizes: heads, head_dim, groups, state_size; weights: a, d, dt_bias, each [1, heads].
         """
     def set_threads(self, threads: typing.SupportsInt | typing.SupportsIndex) -> None:
         """
@@ -375,6 +457,13 @@ class Backend:
         """
         v: None where V is a view of K.
         """
+    def write_state(
+        self,
+        states: typing.SupportsInt | typing.SupportsIndex,
+        slot: typing.SupportsInt | typing.SupportsIndex,
+        offset: typing.SupportsInt | typing.SupportsIndex,
+        values: typing.Annotated[numpy.typing.ArrayLike, numpy.float32],
+    ) -> None: ...
     @property
     def isa(self) -> str:
         """

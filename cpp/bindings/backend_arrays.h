@@ -70,6 +70,7 @@ void without_gil(Call&& call) {
 
 DType parse_dtype(const std::string& name);  // throws InvalidArgument naming the types
 
-void bind_pools(pybind11::class_<Backend>& c);  // pool memory, cache rows, attention
+void bind_pools(pybind11::class_<Backend>& c);   // pool memory, cache rows, attention
+void bind_states(pybind11::class_<Backend>& c);  // recurrent layers
 
 }  // namespace pykv::bindings

@@ -107,10 +107,10 @@ Floats embed(Backend& backend, std::uint32_t table, std::uint32_t width, const L
   return out.values();
 }
 
-Floats rms_norm(Backend& backend, const Floats& x, std::uint32_t gain, float epsilon) {
+Floats rms_norm(Backend& backend, const Floats& x, std::uint32_t gain, float epsilon, std::uint32_t parts) {
   const Scratch in(backend, "x", x);
   const Scratch out(backend, x.shape(0), x.shape(1));
-  without_gil([&] { backend.rms_norm(in.rows(), WeightId{gain}, epsilon, out.rows()); });
+  without_gil([&] { backend.rms_norm(in.rows(), WeightId{gain}, epsilon, out.rows(), parts); });
   return out.values();
 }
 
@@ -139,6 +139,13 @@ Floats softcap(Backend& backend, const Floats& x, float cap) {
   const Scratch rows(backend, "x", x);
   without_gil([&] { backend.softcap(rows.rows(), cap); });
   return rows.values();
+}
+
+Floats multiply(Backend& backend, const Floats& a, const Floats& by) {
+  const Scratch x(backend, "a", a);
+  const Scratch other(backend, "by", by);
+  without_gil([&] { backend.multiply(x.rows(), other.rows()); });
+  return x.values();
 }
 
 Floats add(Backend& backend, const Floats& a, const Floats& x) {
@@ -206,12 +213,13 @@ void bind_operations(py::class_<Backend>& c) {
       .def("linears", &linears, py::arg("weights"), py::arg("outputs"), py::arg("x"),
            "linear() with several weights on one input: a list of arrays.")
       .def("embed", &embed, py::arg("table"), py::arg("width"), py::arg("tokens"), "Rows of a table.")
-      .def("rms_norm", &rms_norm, py::arg("x"), py::arg("gain"), py::arg("epsilon"))
+      .def("rms_norm", &rms_norm, py::arg("x"), py::arg("gain"), py::arg("epsilon"), py::arg("parts") = 0)
       .def("rope", &rope, py::arg("x"), py::arg("positions"), py::kw_only(), py::arg("heads"),
            py::arg("rope"), "x [n, heads * head_dim] -> the same, row i turned by positions[i].")
       .def("silu_mul", &silu_mul, py::arg("gate"), py::arg("up"))
       .def("gelu_mul", &gelu_mul, py::arg("gate"), py::arg("up"))
       .def("softcap", &softcap, py::arg("x"), py::arg("cap"))
+      .def("multiply", &multiply, py::arg("a"), py::arg("by"))
       .def("add", &add, py::arg("a"), py::arg("x"))
       .def("gather", &gather, py::arg("x"), py::arg("rows"));
 }
@@ -236,6 +244,7 @@ void bind_backend(py::module_& m) {
       .def_property_readonly("weight_bytes", &Backend::weight_bytes);
   bind_operations(c);
   bind_pools(c);
+  bind_states(c);
   bind_measurement(c);
 }
 

@@ -64,6 +64,11 @@ std::vector<float> numbers(std::size_t count) {
   return out;
 }
 
+std::vector<float> joined(std::vector<float> first, const std::vector<float>& second) {
+  first.insert(first.end(), second.begin(), second.end());
+  return first;
+}
+
 // Calls work(tier) once per tier; what it returns must not depend on where arrays lie.
 template <class Work>
 void on_every_side(Work work) {
@@ -293,6 +298,56 @@ TEST(operations_on_rows_stay_inside) {
       tier.add(out.data(), x.data(), n);
       return out.values();
     });
+}
+
+TEST(convolutions_stay_inside) {
+  constexpr std::uint32_t kTaps = 4, kRows = 2;
+  for (std::uint32_t n = 1; n <= 40; ++n)
+    on_every_side([&](const Kernels& tier, Side side) {
+      Fenced<float> taps(numbers((n + 15) / 16 * 16 * kTaps), side), bias(numbers(n), side);
+      Fenced<float> before(numbers((kTaps - 1) * n), side), after((kTaps - 1) * n, side);
+      Fenced<float> in(numbers(kRows * n), side), out(kRows * n, side);
+      tier.convolve({.taps = taps.data(),
+                     .bias = bias.data(),
+                     .tap_count = kTaps,
+                     .channels = n,
+                     .rows = kRows,
+                     .silu = true,
+                     .before = before.data(),
+                     .after = after.data(),
+                     .state_stride = n,
+                     .in = in.data(),
+                     .in_stride = n,
+                     .out = out.data(),
+                     .out_stride = n});
+      return joined(out.values(), after.values());
+    });
+}
+
+TEST(scans_stay_inside) {
+  constexpr std::uint32_t kRows = 3;
+  for (std::uint32_t dim = 1; dim <= 36; ++dim)
+    for (const std::uint32_t size : {1U, 7U, 9U})
+      on_every_side([&](const Kernels& tier, Side side) {
+        Fenced<float> before(numbers(dim * size), side), after(dim * size, side);
+        Fenced<float> in(numbers(kRows * (dim + 2 * size)), side), out(kRows * dim, side);
+        Fenced<float> dt(numbers(kRows), side), decay(numbers(kRows), side);
+        tier.scan({.head_dim = dim,
+                   .state_size = size,
+                   .rows = kRows,
+                   .before = before.data(),
+                   .after = after.data(),
+                   .x = in.data(),
+                   .b = in.data() + dim,
+                   .c = in.data() + dim + size,
+                   .in_stride = dim + 2 * size,
+                   .dt = dt.data(),
+                   .decay = decay.data(),
+                   .d = 0.5F,
+                   .out = out.data(),
+                   .out_stride = dim});
+        return joined(out.values(), after.values());
+      });
 }
 
 TEST(panels_are_packed_and_unpacked_inside) {

@@ -169,3 +169,56 @@ def attention(q: F32, own: Sequence[int], tokens: Tokens, params: Attention) -> 
             total = weights.sum() + sum(np.exp(np.asarray(sink) - top))
             out[i, head] = weights / total @ values[seen, kv_head]
     return out.reshape(n, -1)
+
+
+def causal_conv(
+    x: F32 | F64, taps: F32 | F64, bias: F32 | F64 | None, before: F32 | F64 | None, silu: bool
+) -> F64:
+    """x [n, channels], taps [channels, k], the newest input's last, before [k - 1, channels]:
+    out[t] = sum over j of taps[:, j] * x[t - k + 1 + j], plus bias, perhaps through SiLU."""
+    k = taps.shape[1]
+    wide = x.astype(np.float64)
+    kept = np.zeros((k - 1, x.shape[1])) if before is None else before.astype(np.float64)
+    padded = np.concatenate([kept, wide])
+    out = np.zeros_like(wide)
+    for j in range(k):
+        out += padded[j : j + len(x)] * taps[:, j].astype(np.float64)
+    if bias is not None:
+        out = out + bias.astype(np.float64)
+    return out / (1 + np.exp(-out)) if silu else out
+
+
+@dataclass(frozen=True)
+class Scan:
+    """A Mamba-2 layer: sizes, and a, d, dt_bias per head."""
+
+    heads: int
+    head_dim: int
+    groups: int
+    state_size: int
+    a: F32 | F64
+    d: F32 | F64
+    dt_bias: F32 | F64
+
+
+def scan(
+    params: Scan, x_b_c: F32 | F64, dt: F32 | F64, before: F32 | F64 | None
+) -> tuple[F64, F64]:
+    """x_b_c [n, heads * head_dim + 2 * groups * state_size], dt [n, heads], state
+    [heads, state_size, head_dim] -> out [n, heads * head_dim] and the state after it:
+    h = exp(a dt) h + dt b xᵀ, out = c h + d x, with dt through softplus (Dao and Gu 2024)."""
+    heads, dim, groups, size = params.heads, params.head_dim, params.groups, params.state_size
+    inner = heads * dim
+    wide = x_b_c.astype(np.float64)
+    x = wide[:, :inner].reshape(-1, heads, dim)
+    b = wide[:, inner : inner + groups * size].reshape(-1, groups, size)
+    c = wide[:, inner + groups * size :].reshape(-1, groups, size)
+    b, c = b.repeat(heads // groups, axis=1), c.repeat(heads // groups, axis=1)
+    step = np.logaddexp(0, dt.astype(np.float64) + params.dt_bias)
+    state = np.zeros((heads, size, dim)) if before is None else before.astype(np.float64)
+    out = np.empty_like(x)
+    for t in range(len(x)):
+        decay = np.exp(step[t] * params.a)[:, None, None]
+        state = decay * state + step[t][:, None, None] * b[t][:, :, None] * x[t][:, None, :]
+        out[t] = np.einsum("hn,hnp->hp", c[t], state) + params.d[:, None] * x[t]
+    return out.reshape(len(x), inner), state

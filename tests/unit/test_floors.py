@@ -11,7 +11,7 @@ FLOOR_OF_HEADER = {
     "types.h": 1, "errors.h": 1, "dtype.h": 1, "layer_table.h": 1, "block_layout.h": 1,
     "cell_map.h": 1, "run_list.h": 1, "prefix_tree.h": 1, "policy.h": 1, "quant.h": 1,
     "rope.h": 1, "build_info.h": 1, "precision.h": 1, "backend.h": 2, "cache.h": 3, "gguf.h": 4,
-    "model.h": 4, "sampling.h": 4, "engine.h": 5,
+    "model.h": 4, "sampling.h": 4, "engine.h": 5, "state_layout.h": 1,
 }  # fmt: skip
 
 FLOOR_OF_FOLDER = {

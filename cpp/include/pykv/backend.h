@@ -16,6 +16,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -25,6 +26,7 @@
 #include "pykv/layer_table.h"
 #include "pykv/precision.h"
 #include "pykv/rope.h"
+#include "pykv/state_layout.h"
 #include "pykv/types.h"
 
 namespace pykv {
@@ -32,11 +34,12 @@ namespace pykv {
 using BufferId = Id<struct BufferTag, std::uint32_t>;
 using WeightId = Id<struct WeightTag, std::uint32_t>;
 using PoolId = Id<struct PoolTag, std::uint32_t>;
+using StatesId = Id<struct StatesTag, std::uint32_t>;
 
 // Rows [first, first + count) of a float32 buffer; the first `width` elements of each, at
 // most the buffer's width. Operations refuse inputs that share rows with outputs, except
-// exactly the same rows where rows keep their places (rms_norm, silu_mul, gelu_mul, add). count 0 is
-// no work.
+// exactly the same rows where rows keep their places (rms_norm, silu_mul, gelu_mul, multiply, add).
+// count 0 is no work.
 struct Rows {
   BufferId buffer;
   std::uint32_t first = 0;
@@ -93,6 +96,36 @@ struct AttentionParams {
 struct KeyMove {
   std::span<const Pos> deltas;
   RopeParams rope;
+};
+
+// The next rows of one sequence in a recurrent layer: they start from the state in slot `read`
+// (none: zeros) and leave the state after the last of them in slot `write`, another one.
+struct StateStretch {
+  std::uint32_t first_row = 0, rows = 0;
+  std::optional<StateSlot> read;
+  StateSlot write;
+};
+
+// Part of each slot, from element `offset` on (StateLayout), and stretches that follow each
+// other and cover all rows. No slot is written twice or both read and written in one call.
+struct StateBatch {
+  StatesId states;
+  std::uint32_t offset = 0;
+  std::span<const StateStretch> stretches;
+};
+
+struct ConvParams {
+  WeightId taps;  // [channels, taps], f32 or f16, the newest input's last; 2 channels, at most 32 taps
+  std::optional<WeightId> bias;  // [1, channels]
+  bool silu = false;             // of the sum
+};
+
+// Mamba-2: head h of `heads` belongs to group h / (heads / groups) of b and c. With
+// dt = softplus(input + dt_bias[h]), state = exp(dt * a[h]) * state + dt * b · x, out = c ·
+// state + d[h] * x.
+struct ScanParams {
+  std::uint32_t heads = 0, head_dim = 0, groups = 0, state_size = 0;
+  WeightId a, d, dt_bias;  // [1, heads]; a is negative
 };
 
 struct BackendConfig {
@@ -168,6 +201,23 @@ class Backend {
   // Cell to[i] gets the bytes of cell from[i], K and V of all layers. The same rule for cells.
   void copy_cells(PoolId pool, std::span<const CellIndex> from, std::span<const CellIndex> to);
 
+  // --- states of recurrent layers ---------------------------------------------
+  // Reserves address space for `slots` slots of `slot_bytes`, a multiple of 4096.
+  StatesId create_states(std::uint64_t slot_bytes, std::uint32_t slots);
+  void destroy_states(StatesId states);
+  // Makes a slot usable; false: the system has no memory.
+  bool commit_slot(StatesId states, StateSlot slot);
+  void release_slot(StatesId states, StateSlot slot);
+  // Elements [offset, offset + size) of a slot.
+  void read_state(StatesId states, StateSlot slot, std::uint32_t offset, std::span<float> to) const;
+  void write_state(StatesId states, StateSlot slot, std::uint32_t offset, std::span<const float> from);
+  // out row t = the causal convolution of rows t - taps + 1 … t of its stretch, each element
+  // alone. The part has the last taps - 1 rows, [taps - 1][width].
+  void causal_conv(const StateBatch& batch, const ConvParams& params, Rows in, Rows out);
+  // x_b_c [n, heads * head_dim + 2 * groups * state_size]: x, then b, then c; dt [n, heads]; out
+  // [n, heads * head_dim]. The part has [heads][state_size][head_dim].
+  void scan(const StateBatch& batch, const ScanParams& params, Rows x_b_c, Rows dt, Rows out);
+
   // --- model operations ------------------------------------------------------
   // Weight matrix [rows = outputs, cols = inputs] in GGUF's row layout; copied and
   // repacked without changing a value, the caller's bytes are not kept. Any DType.
@@ -182,14 +232,16 @@ class Backend {
   // than one after the other, with the same bits.
   void linear(std::span<const WeightId> weights, Rows in, std::span<const Rows> outs);
   static constexpr std::size_t kMaxLinears = 8;
-  // Of each group of as many elements as the gain has (rows 1), which divide the width.
-  void rms_norm(Rows in, WeightId gain, float epsilon, Rows out);
+  // Of each group of as many elements as the gain has (rows 1), which divide the width; or of
+  // `parts` equal groups, whose gains follow each other.
+  void rms_norm(Rows in, WeightId gain, float epsilon, Rows out, std::uint32_t parts = 0);
   // Turns the rows of positions[i] in place and multiplies what was turned by `magnitude`;
   // dims 0 is refused.
   void rope(Rows x, std::uint32_t heads, const RopeParams& params, std::span<const Pos> positions,
             float magnitude = 1.0F);
   void silu_mul(Rows gate, Rows up);     // gate = silu(gate) * up
   void gelu_mul(Rows gate, Rows up);     // gate = gelu(gate) * up, gelu as tanh approximates it
+  void multiply(Rows x, Rows by);        // x *= by
   void add(Rows accumulator, Rows x);    // accumulator += x
   void add_bias(Rows x, WeightId bias);  // each row += bias (rows 1)
   void scale(Rows x, float factor);      // x *= factor

@@ -49,6 +49,9 @@ using NodeId = Id<struct NodeTag, std::uint32_t>;
 // Who may share with whom. Two tokens match only if their namespaces are equal.
 using NamespaceId = Id<struct NamespaceTag, std::uint32_t>;
 
+// Place of one sequence's state of all recurrent layers (state_layout.h).
+using StateSlot = Id<struct StateSlotTag, std::uint32_t>;
+
 // Half-open range of positions [begin, end), 0 <= begin <= end.
 struct Span {
   Pos begin = 0;

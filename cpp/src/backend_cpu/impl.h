@@ -1,5 +1,5 @@
 // Floor 2. State of the CPU backend, shared by its sources: backend.cpp (construction,
-// buffers), weights.cpp, row_ops.cpp, pools.cpp, attention.cpp.
+// buffers), weights.cpp, row_ops.cpp, pools.cpp, states.cpp, recurrent.cpp, attention.cpp.
 #pragma once
 
 #include <map>
@@ -50,6 +50,16 @@ struct Pool {
   std::byte* block(std::uint32_t index) const { return memory.data() + index * layout.block_bytes(); }
 };
 
+struct States {
+  std::uint64_t slot_bytes = 0;
+  MappedMemory memory;
+  std::vector<bool> committed;
+
+  float* slot(StateSlot index) const {
+    return reinterpret_cast<float*>(memory.data() + index.value * slot_bytes);
+  }
+};
+
 constexpr std::uint32_t ceil_div(std::uint64_t a, std::uint64_t b) {
   return static_cast<std::uint32_t>((a + b - 1) / b);
 }
@@ -79,7 +89,9 @@ struct State {
   std::map<std::uint32_t, Buffer> buffers;
   std::map<std::uint32_t, Weight> weights;
   std::map<std::uint32_t, Pool> pools;
-  std::uint32_t last_id = 0;  // ids of all kinds; never used again
+  std::map<std::uint32_t, States> states;
+  std::vector<float> scan_factors;  // dt, then decay: [heads][rows] each
+  std::uint32_t last_id = 0;        // ids of all kinds; never used again
   WeightMemory weight_memory;
   std::size_t weight_bytes = 0;
   RopeTable rope;
@@ -99,6 +111,7 @@ struct State {
   RowView view(const char* method, const char* name, Rows rows) const;
   const Weight& weight(const char* method, WeightId id) const;
   Pool& pool(const char* method, PoolId id);
+  const States& states_of(const char* method, StatesId id) const;
   const BlockLayout::LayerPlace& layer(const char* method, const Pool& pool, std::uint32_t layer) const;
 };
 
@@ -107,6 +120,9 @@ void check_count(const char* method, const char* name, const RowView& view, std:
 // Refuses rows that share memory, except, if `same_is_fine`, exactly the same ones.
 void check_apart(const char* method, Rows a, Rows b, bool same_is_fine);
 void check_cell(const char* method, const Pool& pool, CellIndex cell);
+void check_slot(const char* method, const States& states, StateSlot slot);
+// Elements [offset, offset + elements) lie in a slot.
+void check_part(const char* method, const States& states, std::uint32_t offset, std::uint64_t elements);
 
 }  // namespace pykv::cpu
 

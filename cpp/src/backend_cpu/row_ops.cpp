@@ -59,7 +59,7 @@ void gate_rows(cpu::State& state, const char* method, Rows gate, Rows up, GateKe
 
 }  // namespace
 
-void Backend::rms_norm(Rows in, WeightId gain, float epsilon, Rows out) {
+void Backend::rms_norm(Rows in, WeightId gain, float epsilon, Rows out, std::uint32_t parts) {
   const auto call = impl_->enter();
   const RowView x = impl_->view("rms_norm", "in", in);
   const RowView y = impl_->view("rms_norm", "out", out);
@@ -67,14 +67,20 @@ void Backend::rms_norm(Rows in, WeightId gain, float epsilon, Rows out) {
   if (x.width % weight.cols != 0)
     refuse("rms_norm", "in has width " + std::to_string(x.width) + ", needed is a multiple of the gain's " +
                            std::to_string(weight.cols));
+  if (parts != 0 && (weight.cols != x.width || x.width % parts != 0))
+    refuse("rms_norm", std::to_string(parts) + " parts of a row of " + std::to_string(x.width) +
+                           " with a gain of " + std::to_string(weight.cols) +
+                           "; the gain is as long as the row, which the parts divide");
   cpu::check_width("rms_norm", "out", y, x.width);
   cpu::check_count("rms_norm", "out", y, x.count);
   cpu::check_apart("rms_norm", in, out, true);
   if (!(epsilon >= 0) || !std::isfinite(epsilon))
     refuse("rms_norm", "epsilon " + std::to_string(epsilon) + " must be finite and not negative");
+  const std::uint32_t group = parts == 0 ? weight.cols : x.width / parts;
   for_rows(*impl_->threads, x, [&](std::uint32_t i) {
-    for (std::uint32_t at = 0; at < x.width; at += weight.cols)
-      impl_->kernels->rms_norm(x.row(i) + at, weight.gain.data(), epsilon, weight.cols, y.row(i) + at);
+    for (std::uint32_t at = 0; at < x.width; at += group)
+      impl_->kernels->rms_norm(x.row(i) + at, weight.gain.data() + (parts == 0 ? 0 : at), epsilon, group,
+                               y.row(i) + at);
   });
 }
 
@@ -104,6 +110,20 @@ void Backend::silu_mul(Rows gate, Rows up) {
 void Backend::gelu_mul(Rows gate, Rows up) {
   const auto call = impl_->enter();
   gate_rows(*impl_, "gelu_mul", gate, up, impl_->kernels->gelu_mul);
+}
+
+void Backend::multiply(Rows rows, Rows by) {
+  const auto call = impl_->enter();
+  const RowView x = impl_->view("multiply", "x", rows);
+  const RowView factor = impl_->view("multiply", "by", by);
+  cpu::check_width("multiply", "by", factor, x.width);
+  cpu::check_count("multiply", "by", factor, x.count);
+  cpu::check_apart("multiply", rows, by, true);
+  for_rows(*impl_->threads, x, [&](std::uint32_t i) {
+    float* const row = x.row(i);
+    const float* const other = factor.row(i);
+    for (std::uint32_t j = 0; j < x.width; ++j) row[j] *= other[j];
+  });
 }
 
 void Backend::add(Rows accumulator, Rows x) {

@@ -30,9 +30,6 @@
 
 namespace pykv {
 
-// A snapshot of recurrent states; who made it knows what the number means.
-using StateSlot = Id<struct StateSlotTag, std::uint32_t>;
-
 class ResumePoints {
  public:
   using PointId = PrefixTree::MarkId;

@@ -120,6 +120,46 @@ struct PartitionTask {
   Partial result;
 };
 
+inline constexpr std::uint32_t kMaxTaps = 32;
+inline constexpr std::uint32_t kConvChannels = 256;
+
+// A causal convolution over the rows of a stretch, each channel alone, then perhaps SiLU.
+struct ConvTask {
+  const float* taps = nullptr;  // [channels / 16][tap_count][16], oldest first; missing channels 0
+  const float* bias = nullptr;  // per channel, or null
+  std::uint32_t tap_count = 0;  // at most kMaxTaps
+  std::uint32_t channels = 0;   // at most kConvChannels
+  std::uint32_t rows = 0;
+  bool silu = false;
+  const float* before = nullptr;  // the last tap_count - 1 inputs, or null: zeros
+  float* after = nullptr;         // the same after the stretch; elsewhere
+  std::size_t state_stride = 0;
+  const float* in = nullptr;
+  std::size_t in_stride = 0;
+  float* out = nullptr;  // elsewhere
+  std::size_t out_stride = 0;
+};
+
+// One head of a Mamba-2 layer over a stretch of tokens t, i over the head's elements:
+//   state[n][i] = decay[t] * state[n][i] + dt[t] * b[t][n] * x[t][i]
+//   out[t][i] = d * x[t][i] + sum over n of c[t][n] * state[n][i]
+struct ScanTask {
+  std::uint32_t head_dim = 0;
+  std::uint32_t state_size = 0;
+  std::uint32_t rows = 0;
+  const float* before = nullptr;  // state [state_size][head_dim], or null: zeros
+  float* after = nullptr;         // elsewhere
+  const float* x = nullptr;
+  const float* b = nullptr;
+  const float* c = nullptr;
+  std::size_t in_stride = 0;  // of x, b and c
+  const float* dt = nullptr;
+  const float* decay = nullptr;
+  float d = 0;
+  float* out = nullptr;  // elsewhere
+  std::size_t out_stride = 0;
+};
+
 struct Kernels {
   const char* name;
   // In place, `blocks` times n elements, n a power of two from 16 on: the orthonormal
@@ -153,6 +193,8 @@ struct Kernels {
   void (*gelu_mul)(float* gate, const float* up, std::size_t n);
   void (*softcap)(float* x, float cap, std::size_t n);
   void (*add)(float* accumulator, const float* x, std::size_t n);
+  void (*convolve)(const ConvTask& task);
+  void (*scan)(const ScanTask& task);
   // Loops of one kind of work, for measuring limits; each returns the operations (a
   // multiply-add is two) or bytes it did. sink: three numbers.
   std::uint64_t (*burn_f32)(std::uint32_t rounds, float* sink);

@@ -18,6 +18,7 @@
 #include "kernels/softmax.inl.h"
 #include "kernels/attention.inl.h"
 #include "kernels/rows.inl.h"
+#include "kernels/recurrent.inl.h"
 #include "kernels/limits.inl.h"
 // clang-format on
 
@@ -40,6 +41,8 @@ constexpr Kernels make_table(const char* name) {
           .gelu_mul = gelu_mul,
           .softcap = softcap,
           .add = add,
+          .convolve = convolve,
+          .scan = scan,
           .burn_f32 = burn_f32,
           .burn_int8 = burn_int8,
           .read_bytes = read_bytes};
