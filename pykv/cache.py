@@ -49,9 +49,9 @@ class Cache:
     ``TypeError`` for what is no int, ``Busy`` when a step is in the way; a call that raises
     changes nothing.
 
-    ``threads=0`` uses all cores of this process; ``isa`` is ``"auto"``, ``"scalar"``, ``"avx2"``,
-    ``"avx512"`` or ``"avx512_bf16"``. Raises ``Unsupported`` for layers that no kernel of this
-    build supports.
+    ``threads=0`` uses all cores of this process; ``isa`` is ``"auto"``, ``"scalar"``, ``"neon"``,
+    ``"avx2"``, ``"avx512"`` or ``"avx512_bf16"``. Raises ``Unsupported`` for
+    layers that no kernel of this build supports.
     """
 
     def __init__(self, config: CacheConfig, threads: int = 0, isa: str = "auto") -> None:

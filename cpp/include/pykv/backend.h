@@ -130,7 +130,7 @@ struct ScanParams {
 
 struct BackendConfig {
   std::uint32_t threads = 0;  // 0: number of cores this process may use
-  std::string isa;            // "" or "auto", "scalar", "avx2", "avx512", "avx512_bf16"
+  std::string isa;            // "" or "auto", "scalar", "neon", "avx2", "avx512", "avx512_bf16"
 };
 
 // What a machine can do at most: float32 and 8-bit integer operations (a multiply-add is

@@ -30,7 +30,7 @@ const kernels::Kernels* choose_kernels(const std::string& asked) {
   const kernels::Kernels* tier = kernels::find_kernels(isa);
   if (tier != nullptr) return tier;
   const std::string what = (by_variable ? "PYKV_ISA \"" : "isa \"") + isa.substr(0, 40) + "\" ";
-  if (isa == "avx2" || isa == "avx512" || isa == "avx512_bf16")
+  if (isa == "neon" || isa == "avx2" || isa == "avx512" || isa == "avx512_bf16")
     throw Unsupported("[Backend] " + what + "is not possible on this machine; use one of " + tier_names());
   refuse("Backend", what + "is unknown; use one of " + tier_names());
 }

@@ -20,6 +20,8 @@ constexpr std::uint32_t next_of(std::uint64_t t) { return static_cast<std::uint3
 void pause() {
 #if defined(__x86_64__)
   __builtin_ia32_pause();
+#elif defined(__aarch64__)
+  __asm__ volatile("isb" ::: "memory");  // what "yield" is meant for, on processors that ignore that
 #else
   std::this_thread::yield();
 #endif

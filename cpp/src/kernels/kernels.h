@@ -203,7 +203,8 @@ struct Kernels {
 };
 
 const Kernels* scalar_kernels();
-const Kernels* avx2_kernels();         // nullptr: not built for, or not possible on, this machine
+const Kernels* neon_kernels();         // nullptr: not built for, or not possible on, this machine
+const Kernels* avx2_kernels();         // likewise
 const Kernels* avx512_kernels();       // likewise
 const Kernels* avx512_bf16_kernels();  // likewise
 

@@ -7,7 +7,8 @@ namespace pykv::kernels {
 std::span<const Kernels* const> available_kernels() {
   static const std::vector<const Kernels*> tiers = [] {
     std::vector<const Kernels*> found;
-    for (const Kernels* tier : {scalar_kernels(), avx2_kernels(), avx512_kernels(), avx512_bf16_kernels()})
+    for (const Kernels* tier :
+         {scalar_kernels(), neon_kernels(), avx2_kernels(), avx512_kernels(), avx512_bf16_kernels()})
       if (tier != nullptr) found.push_back(tier);
     return found;
   }();
