@@ -17,7 +17,6 @@ from pykv.server.errors import ApiError, context_exceeded, from_core, invalid, s
 from pykv.server.history import History, PromptTokens, Tail
 from pykv.server.limits import LIMITS, Limits
 from pykv.server.namespaces import Namespaces
-from pykv.server.reader import check_integer
 from pykv.server.sampling import NEVER, Sampling
 from pykv.server.settings import Prompt, Settings
 
@@ -180,7 +179,13 @@ class Service:
             if isinstance(name, str):
                 ids = self.tokenizer.encode(name, add_special=False)
             for token in ids:
-                biases[check_integer(token, "logit_bias", 0, self.vocab - 1)] = bias
+                if token >= self.vocab:
+                    message = (
+                        f"logit_bias names token {token}; this model has 0 to {self.vocab - 1}, "
+                        "as /tokenize gives them."
+                    )
+                    raise invalid("logit_bias", message)
+                biases[token] = bias
         if values.pop("ignore_eos"):
             biases |= dict.fromkeys(self.tokenizer.eog_ids, NEVER)
         return values | {"logit_bias": biases}
