@@ -64,7 +64,9 @@ def test_every_field_reaches_the_engine(client: Client, engine: ScriptedEngine) 
 def test_a_bias_of_a_token_that_the_model_lacks(client: Client) -> None:
     answer = client.post("/v1/completions", {"prompt": "a", "logit_bias": {"99999999": 1}})
     assert answer.status_code == 400
-    assert "logit_bias names token 99999999; this model has 0 to" in answer.json()["error"]["message"]
+    assert (
+        "logit_bias names token 99999999; this model has 0 to" in answer.json()["error"]["message"]
+    )
 
 
 def test_both_forms_of_logit_bias(client: Client, engine: ScriptedEngine) -> None:
