@@ -54,6 +54,7 @@ __all__: list[str] = [
     "read_layer_table",
     "read_model_config",
     "top_logprobs",
+    "with_window_pools",
 ]
 
 class LayerSpec:
@@ -494,6 +495,11 @@ class Cache:
         ] = (0.05, 0.1),
         compact_bytes: int = 4194304,
         edge_hash: str = "default",
+        max_sequences: int = 16,
+        step_tokens: int = 512,
+        window_cells: int = 0,
+        resume_bytes: int | None = None,
+        resume_spacing: int = 512,
     ) -> None: ...
     def bounds(self, sequence: int) -> tuple[int, int]: ...
     def check_integrity(self) -> None: ...
@@ -548,15 +554,23 @@ class Cache:
         """
         Ends every other sequence.
         """
+    def make_room(self, tokens: int) -> int:
+        """
+        Frees what a step lacks in each pool; returns how many cells became free.
+        """
+    def mark_resume(self, sequence: int) -> bool:
+        """
+        Makes the end of the sequence a resume point.
+        """
     def match(self, tokens: typing.Any, namespace: int = 0) -> int:
         """
-        Length of the longest cached prefix.
+        How many of the tokens a sequence could start from.
         """
     def open(
         self, tokens: typing.Any, namespace: int = 0, max_reuse: int | None = None
-    ) -> tuple[int, int, int]:
+    ) -> tuple[int, int, int, int]:
         """
-        (sequence, reused, pending): a sequence that starts from the longest cached prefix.
+        (sequence, reused, pending, no_resume_point): a sequence that starts from the longest cached prefix.
         """
     def plan(
         self, requests: typing.Any, counts: typing.Any = None, tokens: typing.Any = None
@@ -583,7 +597,11 @@ class Cache:
         """
         Forgets idle prefixes.
         """
-    def runs(self, sequence: int) -> list[tuple[int, int, int, int]]:
+    def rewind(self, sequence: int, position: int) -> int:
+        """
+        Takes tokens off the end until the sequence continues exactly at or before a position.
+        """
+    def runs(self, sequence: int, pool: int = 0) -> list[tuple[int, int, int, int]]:
         """
         List of (first, cell, length, rotation).
         """
@@ -599,6 +617,10 @@ class Cache:
         Moves a span by delta positions.
         """
     def stats(self) -> dict: ...
+    def stored(self, tokens: typing.Any, namespace: int = 0) -> int:
+        """
+        Length of the longest prefix in the tree.
+        """
     def transforms(self, layer: int) -> tuple[int, int]:
         """
         How many elements of K and V are transformed together; 0: none.
@@ -1041,4 +1063,9 @@ def top_logprobs(
 ) -> list[tuple[int, float]]:
     """
     The `count` most likely (token, natural log of its probability) of float32 logits [vocab].
+    """
+
+def with_window_pools(layers: collections.abc.Sequence[LayerSpec]) -> list[LayerSpec]:
+    """
+    The layers, those of each window in a pool of their own, which keeps what the window reaches.
     """

@@ -7,7 +7,7 @@ tokens layer by layer, attend, and leave the block to publish.
     >>> import numpy as np
     >>> from pykv import Cache, CacheConfig, Layer
     >>> cache = Cache(CacheConfig(layers=[Layer(kv_heads=2, k_dim=32, v_dim=32)], cells=256))
-    >>> seq, reused, pending = cache.open([1, 2, 3])
+    >>> seq, reused, *_ = cache.open([1, 2, 3])
     >>> rng = np.random.default_rng(0)
     >>> k, v = rng.normal(size=(2, 3, 2, 32))
     >>> with cache.step(cache.plan([(seq, [1, 2, 3])])) as step:
@@ -55,7 +55,7 @@ class Cache:
     """
 
     def __init__(self, config: CacheConfig, threads: int = 0, isa: str = "auto") -> None:
-        layers, ropes = core_layers(config.layers)
+        layers, ropes = core_layers(config.layers, config.windows)
         core = _core.Cache(
             layers=layers,
             ropes=ropes,
@@ -68,6 +68,11 @@ class Cache:
             watermarks=config.watermarks,
             compact_bytes=config.compact_bytes,
             edge_hash=config.edge_hash,
+            max_sequences=config.max_sequences,
+            step_tokens=config.step_tokens,
+            window_cells=config.window_cells,
+            resume_bytes=config.resume_bytes,
+            resume_spacing=config.resume_spacing,
         )
         self._bind(core)
 
@@ -105,8 +110,18 @@ class Cache:
         return Opened(*self.core.open(tokens, namespace, max_reuse))
 
     def match(self, tokens: TokenIds, namespace: int = 0) -> int:
-        """Length of the longest cached prefix of ``tokens``. Changes nothing."""
+        """Length of the longest cached prefix of ``tokens`` that a sequence can continue from.
+
+        Changes nothing.
+        """
         return self.core.match(tokens, namespace)
+
+    def stored(self, tokens: TokenIds, namespace: int = 0) -> int:
+        """Length of the longest prefix of ``tokens`` that is stored.
+
+        Where layers keep their window only it may be longer than :meth:`match`.
+        """
+        return self.core.stored(tokens, namespace)
 
     def fork(self, sequence: int) -> int:
         """A copy that shares all cells; its cost does not depend on the length."""
@@ -143,9 +158,9 @@ class Cache:
         """Tokens below this position have KV as a cold run gives; only they can be matched."""
         return self.core.exact_upto(sequence)
 
-    def runs(self, sequence: int) -> list[Run]:
-        """Where the sequence lives."""
-        return [Run(*run) for run in self.core.runs(sequence)]
+    def runs(self, sequence: int, pool: int = 0) -> list[Run]:
+        """Where the sequence lives: in pool 0 all of it, in that of a window what is left of it."""
+        return [Run(*run) for run in self.core.runs(sequence, pool)]
 
     def shared_cells(self, sequence: int) -> int:
         """Cells of the sequence that other sequences hold too."""
@@ -157,7 +172,8 @@ class Cache:
         """K ``[n, kv_heads, k_dim]`` and V ``[n, kv_heads, v_dim]`` as attention sees them.
 
         float32, of the ``n`` tokens that the sequence has in the span (``None`` for all), in
-        order. K of moved tokens is turned to where they stand.
+        order. K of moved tokens is turned to where they stand. A layer in a window's pool has the
+        last tokens only, from the first one that the next token sees.
         """
         return self.core.read_rows(sequence, layer, span)
 
@@ -184,6 +200,7 @@ class Cache:
     # Spans are half-open pairs of positions within the sequence's end, or None for all of it;
     # positions that it does not have are passed over. Cells stay shared: other sequences and
     # the tree keep what they have. The exact lineage ends at the first position that changed.
+    # Unsupported: the next token would see cells that a window's pool has lost.
 
     def remove(self, sequence: int, span: tuple[int, int] | None) -> None:
         """Removes positions ``[begin, end)``, or all with ``None``; the others stay where they are.
@@ -192,6 +209,25 @@ class Cache:
         ``begin``; new tokens continue at ``bounds(sequence).end``.
         """
         self.core.remove(sequence, span)
+
+    def rewind(self, sequence: int, position: int) -> int:
+        """Takes tokens off the end until ``position`` or fewer are left, and says how many.
+
+        The sequence then continues exactly as if it had never had more. Without window pools, and
+        while the windows have the cells, that is ``position`` itself, else the deepest resume point
+        before it: the tokens from there on are to be computed again. Raises ``InvalidArgument``
+        for a position behind the end.
+        """
+        return self.core.rewind(sequence, position)
+
+    def mark_resume(self, sequence: int) -> bool:
+        """Keeps what windows need at the end of the sequence, so that others can continue there.
+
+        Resume points are made by themselves where prompts and sequences end. ``False``: there is
+        one already, it exceeds ``CacheConfig.resume_bytes``, or no layer forgets anything.
+        Raises ``InvalidArgument`` if the tokens at the end are not exact.
+        """
+        return self.core.mark_resume(sequence)
 
     def copy(self, sequence: int, span: tuple[int, int] | None, to: int) -> None:
         """Gives ``to`` the tokens of a span, at the same positions and in the same cells.
@@ -268,6 +304,13 @@ class Cache:
         """Evicts idle cells, tails first, until ``cells`` more are free. Returns how many are."""
         return self.core.evict(cells, "request")
 
+    def make_room(self, tokens: int) -> int:
+        """Frees what a step of ``tokens`` tokens lacks in each pool; returns the freed cells.
+
+        Resume points go first, then idle cells.
+        """
+        return self.core.make_room(tokens)
+
     def reclaim(self, wanted: int = 0) -> int:
         """One tick: evicts by the watermarks, gives memory back. Returns the freed cells.
 
@@ -301,8 +344,12 @@ class Cache:
 
     # --- looking in --------------------------------------------------------------
 
-    def stats(self) -> dict[str, int]:
-        """Counters as of now. ``cells_computing … cells_free`` add up to ``cells_capacity``."""
+    def stats(self) -> dict[str, Any]:
+        """Counters as of now. ``cells_computing … cells_free`` add up to ``cells_capacity``.
+
+        Cells are those of pool 0, one for each token; bytes those of all pools. ``pools`` is a list
+        of the same for each pool, with its ``window`` (``None`` for pool 0).
+        """
         return self.core.stats()
 
     def prefix_nodes(self) -> list[dict[str, Any]]:

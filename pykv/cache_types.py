@@ -22,6 +22,8 @@ class Opened(NamedTuple):
     """Tokens the sequence already holds, fewer than were given."""
     pending: int
     """Further ones that another sequence has announced and not computed yet."""
+    no_resume_point: int = 0
+    """Further ones that are stored, but from which no layer with a window could continue."""
 
 
 class Run(NamedTuple):
@@ -92,6 +94,13 @@ class CacheConfig:
     the shares of free cells at which :meth:`Cache.reclaim` starts and stops; it moves at most
     ``compact_bytes`` of K and V per tick to fill holes (0: none). ``edge_hash`` is for tests:
     ``"constant"`` makes every lookup collide, which may cost time and nothing else.
+
+    ``windows`` says what layers with a window keep, beside layers without one. ``"own_pool"``:
+    of each sequence what its next token sees, in a pool with cells for ``max_sequences`` sequences
+    that append ``step_tokens`` each (or with ``window_cells``, if that is not 0), and resume
+    points: places where sequences continue. These take ``resume_bytes`` (``None``: a tenth of the
+    other layers' bytes, at least two points; 0: none), lie where prompts and sequences end and
+    every ``resume_spacing`` tokens, and the least recently used ones go. ``"full"``: all tokens.
     """
 
     layers: Sequence[Layer]
@@ -103,3 +112,9 @@ class CacheConfig:
     watermarks: tuple[float, float] = (0.05, 0.10)
     compact_bytes: int = 4 << 20
     edge_hash: str = field(default="default", repr=False)
+    windows: str = "own_pool"
+    max_sequences: int = 16
+    step_tokens: int = 512
+    window_cells: int = 0
+    resume_bytes: int | None = None
+    resume_spacing: int = 512

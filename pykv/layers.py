@@ -10,8 +10,14 @@ from pykv import _core
 from pykv.cache_types import Layer, Rope
 
 
-def core_layers(layers: Sequence[Layer]) -> tuple[list[_core.LayerSpec], list[_core.RopeParams]]:
+def core_layers(
+    layers: Sequence[Layer], windows: str = "full"
+) -> tuple[list[_core.LayerSpec], list[_core.RopeParams]]:
     """The layer table, and the rotary embeddings that its ``rope_id`` count."""
+    if windows not in ("own_pool", "full"):
+        raise _core.InvalidArgument(
+            f"[CacheConfig] windows is {windows!r}, must be 'own_pool' or 'full'"
+        )
     if isinstance(layers, Layer) or not isinstance(layers, Iterable):
         raise TypeError(
             f"[CacheConfig] layers must be a sequence of Layer, not {type(layers).__name__}"
@@ -31,6 +37,8 @@ def core_layers(layers: Sequence[Layer]) -> tuple[list[_core.LayerSpec], list[_c
         _layer_spec(layer, len(ropes) if layer.rope is None else ropes.index(layer.rope))
         for layer in layers
     ]
+    if windows == "own_pool":
+        specs = _core.with_window_pools(specs)
     return specs, [_rope_params(rope) for rope in ropes]
 
 

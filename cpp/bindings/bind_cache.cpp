@@ -50,7 +50,9 @@ std::unique_ptr<Cache> make_cache(const LayerTable& layers, const std::vector<Ro
                                   Backend& backend, const PyInt& cells, const std::string& type_k,
                                   const std::string& type_v, bool hadamard, const PyInt& pool_bytes,
                                   std::pair<double, double> watermarks, const PyInt& compact_bytes,
-                                  const std::string& hash) {
+                                  const std::string& hash, const PyInt& max_sequences,
+                                  const PyInt& step_tokens, const PyInt& window_cells,
+                                  const std::optional<PyInt>& resume_bytes, const PyInt& resume_spacing) {
   CacheConfig config;
   config.layers = layers;
   config.ropes = ropes;
@@ -62,20 +64,25 @@ std::unique_ptr<Cache> make_cache(const LayerTable& layers, const std::vector<Ro
   config.watermarks = {watermarks.first, watermarks.second};
   config.compact_bytes = to_int<std::uint64_t>(compact_bytes, "[Cache] compact_bytes");
   config.edge_hash = edge_hash(hash);
+  config.max_sequences = to_int<std::uint32_t>(max_sequences, "[Cache] max_sequences", 1);
+  config.step_tokens = to_int<std::uint32_t>(step_tokens, "[Cache] step_tokens", 1);
+  config.window_cells = to_int<std::uint64_t>(window_cells, "[Cache] window_cells");
+  if (resume_bytes) config.resume_bytes = to_int<std::uint64_t>(*resume_bytes, "[Cache] resume_bytes");
+  config.resume_spacing =
+      to_int<std::uint32_t>(resume_spacing, "[Cache] resume_spacing", 0, static_cast<std::uint32_t>(kMaxPos));
   const Unlocked unlocked;
   return std::make_unique<Cache>(std::move(config), backend);
 }
 
-std::tuple<std::uint64_t, std::uint32_t, std::uint32_t> open(Cache& cache, const py::object& given,
-                                                             const PyInt& ns,
-                                                             const std::optional<PyInt>& limit) {
+std::tuple<std::uint64_t, std::uint32_t, std::uint32_t, std::uint32_t> open(
+    Cache& cache, const py::object& given, const PyInt& ns, const std::optional<PyInt>& limit) {
   const std::vector<Token> tokens = to_tokens(given, "[Cache.open] tokens");
   const NamespaceId space = name_space(ns, "open");
   std::optional<std::uint32_t> max_reuse;
   if (limit) max_reuse = to_int<std::uint32_t>(*limit, "[Cache.open] max_reuse");
   const Unlocked unlocked;
   const Cache::Opened opened = cache.open(space, tokens, max_reuse);
-  return {opened.seq.value, opened.reused, opened.pending};
+  return {opened.seq.value, opened.reused, opened.pending, opened.no_resume_point};
 }
 
 std::pair<FloatRows, FloatRows> read_rows(const Cache& cache, const PyInt& seq, const PyInt& layer,
@@ -127,7 +134,8 @@ void bind_sequences(py::class_<Cache>& cache) {
           },
           py::arg("namespace") = 0, "A new empty sequence.")
       .def("open", &open, py::arg("tokens"), py::arg("namespace") = 0, py::arg("max_reuse") = py::none(),
-           "(sequence, reused, pending): a sequence that starts from the longest cached prefix.")
+           "(sequence, reused, pending, no_resume_point): a sequence that starts from the longest cached "
+           "prefix.")
       .def(
           "match",
           [](const Cache& self, const py::object& given, const PyInt& ns) {
@@ -136,7 +144,16 @@ void bind_sequences(py::class_<Cache>& cache) {
             const Unlocked unlocked;
             return self.match(space, tokens);
           },
-          py::arg("tokens"), py::arg("namespace") = 0, "Length of the longest cached prefix.")
+          py::arg("tokens"), py::arg("namespace") = 0, "How many of the tokens a sequence could start from.")
+      .def(
+          "stored",
+          [](const Cache& self, const py::object& given, const PyInt& ns) {
+            const std::vector<Token> tokens = to_tokens(given, "[Cache.stored] tokens");
+            const NamespaceId space = name_space(ns, "stored");
+            const Unlocked unlocked;
+            return self.stored(space, tokens);
+          },
+          py::arg("tokens"), py::arg("namespace") = 0, "Length of the longest prefix in the tree.")
       .def(
           "fork",
           [](Cache& self, const PyInt& seq) {
@@ -191,6 +208,24 @@ void bind_edits(py::class_<Cache>& cache) {
           },
           py::arg("sequence"), py::arg("span"), "Removes the positions in a span, or all with None.")
       .def(
+          "rewind",
+          [](Cache& self, const PyInt& seq, const PyInt& position) {
+            const SeqId id = seq_id(seq, "rewind");
+            const Pos to = to_int<Pos>(position, "[Cache.rewind] position");
+            const Unlocked unlocked;
+            return self.rewind(id, to);
+          },
+          py::arg("sequence"), py::arg("position"),
+          "Takes tokens off the end until the sequence continues exactly at or before a position.")
+      .def(
+          "mark_resume",
+          [](Cache& self, const PyInt& seq) {
+            const SeqId id = seq_id(seq, "mark_resume");
+            const Unlocked unlocked;
+            return self.mark_resume(id);
+          },
+          py::arg("sequence"), "Makes the end of the sequence a resume point.")
+      .def(
           "copy",
           [](Cache& self, const PyInt& source, const py::object& span, const PyInt& to) {
             const SeqId from = seq_id(source, "copy"), target = seq_id(to, "copy");
@@ -242,15 +277,16 @@ void bind_views(py::class_<Cache>& cache) {
           py::arg("sequence"))
       .def(
           "runs",
-          [](const Cache& self, const PyInt& seq) {
+          [](const Cache& self, const PyInt& seq, const PyInt& pool) {
             const SeqId id = seq_id(seq, "runs");
+            const auto of = to_int<std::uint32_t>(pool, "[Cache.runs] pool");
             std::vector<std::tuple<Pos, CellIndex, std::uint32_t, Pos>> out;
             const Unlocked unlocked;
-            for (const Run& run : self.runs(id))
+            for (const Run& run : self.runs(id, of))
               out.emplace_back(run.first, run.cell, run.length, run.rotation);
             return out;
           },
-          py::arg("sequence"), "List of (first, cell, length, rotation).")
+          py::arg("sequence"), py::arg("pool") = 0, "List of (first, cell, length, rotation).")
       .def(
           "shared_cells",
           [](const Cache& self, const PyInt& seq) {
@@ -291,7 +327,7 @@ void bind_views(py::class_<Cache>& cache) {
           [](const Cache& self, const PyInt& layer) {
             const auto index =
                 to_int<std::uint32_t>(layer, "[Cache.transforms] layer", 0, self.layout().layer_count() - 1);
-            const BlockLayout::LayerPlace& place = self.layout().place(index);
+            const BlockLayout::LayerPlace& place = self.layout(self.config().layers[index].pool).place(index);
             return std::pair(place.k.hadamard, place.v.hadamard);
           },
           py::arg("layer"), "How many elements of K and V are transformed together; 0: none.");
@@ -308,6 +344,14 @@ void bind_space(py::class_<Cache>& cache) {
             return self.evict(count, why);
           },
           py::arg("cells"), py::arg("reason") = "request", "Evicts idle cells; returns how many became free.")
+      .def(
+          "make_room",
+          [](Cache& self, const PyInt& tokens) {
+            const auto count = to_int<std::uint32_t>(tokens, "[Cache.make_room] tokens");
+            const Unlocked unlocked;
+            return self.make_room(count);
+          },
+          py::arg("tokens"), "Frees what a step lacks in each pool; returns how many cells became free.")
       .def(
           "reclaim",
           [](Cache& self, const PyInt& wanted) {
@@ -348,7 +392,11 @@ void bind_cache(py::module_& m) {
             py::arg("ropes") = std::vector<RopeParams>{}, py::arg("backend"), py::arg("cells"),
             py::arg("type_k") = "f16", py::arg("type_v") = "f16", py::arg("hadamard") = true,
             py::arg("pool_bytes") = 0, py::arg("watermarks") = std::pair(0.05, 0.10),
-            py::arg("compact_bytes") = 4 << 20, py::arg("edge_hash") = "default", py::keep_alive<1, 4>());
+            py::arg("compact_bytes") = 4 << 20, py::arg("edge_hash") = "default",
+            py::arg("max_sequences") = CacheConfig{}.max_sequences,
+            py::arg("step_tokens") = CacheConfig{}.step_tokens, py::arg("window_cells") = 0,
+            py::arg("resume_bytes") = py::none(), py::arg("resume_spacing") = CacheConfig{}.resume_spacing,
+            py::keep_alive<1, 4>());
   bind_sequences(cache);
   bind_edits(cache);
   bind_views(cache);

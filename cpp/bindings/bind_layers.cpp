@@ -15,6 +15,8 @@ constexpr const char* kWindowKinds[] = {"none", "standard", "chunked", "symmetri
 
 }  // namespace
 
+const char* window_kind_name(WindowKind kind) { return kWindowKinds[static_cast<int>(kind)]; }
+
 WindowKind parse_window_kind(const std::string& name) {
   for (std::size_t i = 0; i < std::size(kWindowKinds); ++i)
     if (name == kWindowKinds[i]) return static_cast<WindowKind>(i);
@@ -90,6 +92,8 @@ void bind_rope(py::module_& m) {
 void bind_layers(py::module_& m) {
   bind_layer_spec(m);
   bind_rope(m);
+  m.def("with_window_pools", &with_window_pools, py::arg("layers"),
+        "The layers, those of each window in a pool of their own, which keeps what the window reaches.");
 }
 
 }  // namespace pykv::bindings

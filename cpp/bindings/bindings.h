@@ -18,5 +18,6 @@ void bind_model(pybind11::module_& m);       // gguf.h, model.h, sampling.h
 void bind_engine(pybind11::module_& m);      // engine.h
 
 WindowKind parse_window_kind(const std::string& name);  // throws InvalidArgument naming the kinds
+const char* window_kind_name(WindowKind kind);
 
 }  // namespace pykv::bindings

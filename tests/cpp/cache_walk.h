@@ -27,13 +27,27 @@ inline RopeParams rope_params() {
   return rope;
 }
 
-inline CacheConfig config(std::uint64_t cells) {
+// Which layer forgets, and what it sees.
+struct Windows {
+  std::uint32_t layer = 0;
+  Window window{};
+  std::uint32_t pool = 0;
+};
+
+inline CacheConfig config(std::uint64_t cells, Windows windows = {}) {
   LayerSpec layer;
   layer.kv_heads = 1;
   layer.k_dim = kDim;
   layer.v_dim = kDim;
   CacheConfig out;
   out.layers.assign(kLayers, layer);
+  LayerSpec& forgets = out.layers[windows.layer];
+  forgets.window_kind = windows.window.kind;
+  forgets.window_size = windows.window.size;
+  forgets.pool = windows.pool;
+  out.max_sequences = 8;
+  out.step_tokens = 40;
+  out.resume_spacing = 16;
   out.ropes = {rope_params()};
   out.type_k = DType::f32;
   out.type_v = DType::f32;
@@ -88,7 +102,7 @@ struct Row {
 // A cache that computes.
 class Machine {
  public:
-  explicit Machine(std::uint64_t cells) : cache(config(cells), backend) {}
+  explicit Machine(std::uint64_t cells, Windows windows = {}) : cache(config(cells, windows), backend) {}
 
   // Does the step with the given tokens, one per row; returns what came out.
   std::vector<Row> compute(Step& step, const std::vector<Token>& ids) {
@@ -146,10 +160,12 @@ class Machine {
 // What a cold run of these tokens gives for each of them.
 class ColdRuns {
  public:
+  explicit ColdRuns(Windows windows = {}) : windows_{windows.layer, windows.window, 0} {}
+
   const Output& output(const std::vector<Token>& tokens) {
     if (const auto at = known_.find(tokens); at != known_.end()) return at->second;
     if (known_.size() > 20000) known_.clear();
-    Machine machine(512);
+    Machine machine(512, windows_);
     const StepRequest request{machine.cache.create(), static_cast<std::uint32_t>(tokens.size()), {}};
     Step step = machine.cache.commit(*machine.cache.plan({&request, 1}));
     const std::vector<Row> rows = machine.compute(step, tokens);
@@ -159,6 +175,7 @@ class ColdRuns {
   }
 
  private:
+  Windows windows_;
   std::map<std::vector<Token>, Output> known_;
 };
 
@@ -169,6 +186,7 @@ struct Model {
   bool is_moved = false;  // some token stands elsewhere than where it was computed
   std::vector<Tok> tokens;
 
+  bool is_exact() const { return exact == end(); }
   Pos end() const { return tokens.empty() ? 0 : tokens.back().pos + 1; }
   Span bounds() const { return tokens.empty() ? Span{} : Span{tokens.front().pos, end()}; }
   std::vector<Token> ids() const {
@@ -185,7 +203,8 @@ struct Model {
 };
 
 // The last layer's output for the token at `at`, in float64.
-inline std::array<double, kWidth> attention(const Model& model, std::size_t at, const Output& before) {
+inline std::array<double, kWidth> attention(const Model& model, std::size_t at, const Output& before,
+                                            Window window = {}) {
   constexpr std::uint32_t layer = kLayers - 1;
   std::array<double, kWidth> out{};
   for (std::uint32_t head = 0; head < kHeads; ++head) {
@@ -193,6 +212,7 @@ inline std::array<double, kWidth> attention(const Model& model, std::size_t at, 
     rotate(&q[head * kDim], model.tokens[at].pos);
     double sum = 0;
     for (std::size_t i = 0; i <= at; ++i) {
+      if (!visible(model.tokens[i].pos, model.tokens[at].pos, window)) continue;
       Vector k = model.tokens[i].k[layer];
       rotate(k.data(), model.tokens[i].pos);
       double score = 0;

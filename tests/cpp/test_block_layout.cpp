@@ -92,7 +92,8 @@ TEST(layer_table_refuses_nonsense_and_what_is_not_built) {
     change(layers[1]);
     return layers;
   };
-  CHECK_THROWS(Unsupported, validate(with([](LayerSpec& l) { l.pool = 1; })));
+  CHECK_THROWS(InvalidArgument, validate(with([](LayerSpec& l) { l.pool = 1; })));
+  CHECK_THROWS(InvalidArgument, validate(with([](LayerSpec& l) { l.pool = kMaxPools; })));
   validate(with([](LayerSpec& l) {
     l.sinks = l.v_view_of_k = true;
     l.window_kind = WindowKind::chunked;
@@ -105,6 +106,43 @@ TEST(layer_table_refuses_nonsense_and_what_is_not_built) {
                  l.window_kind = WindowKind::symmetric;
                  l.window_size = 512;
                })));
+}
+
+TEST(each_window_gets_a_pool_and_pool_0_keeps_all) {
+  LayerTable layers = table(5, 1, 64, 64);
+  const auto window = [&](std::size_t at, WindowKind kind, std::uint32_t size) {
+    layers[at].window_kind = kind;
+    layers[at].window_size = size;
+  };
+  const auto pools = [&] {
+    std::vector<std::uint32_t> out;
+    const LayerTable made = with_window_pools(layers);
+    validate(made);
+    for (const LayerSpec& layer : made) out.push_back(layer.pool);
+    return out;
+  };
+  CHECK(pools() == std::vector<std::uint32_t>(5));
+  window(0, WindowKind::standard, 512);
+  window(2, WindowKind::standard, 512);
+  window(3, WindowKind::chunked, 512);
+  CHECK(pools() == (std::vector<std::uint32_t>{1, 0, 1, 2, 0}));
+  layers[4].kv_from_layer = 0;  // reads all of what a window layer stores
+  CHECK(pools() == (std::vector<std::uint32_t>{0, 0, 1, 2, 0}));
+  layers[4].kv_from_layer.reset();
+  for (const std::size_t at : {1U, 4U}) window(at, WindowKind::standard, 512);
+  CHECK(pools() == std::vector<std::uint32_t>(5));
+
+  layers = table(3, 1, 64, 64);
+  window(1, WindowKind::standard, 512);
+  layers[1].pool = 2;
+  CHECK_THROWS(InvalidArgument, validate(layers));  // there is no pool 1
+  layers[1].pool = 1;
+  validate(layers);
+  CHECK(pool_count(layers) == 2 && window_of_pool(layers, 1).size == 512 &&
+        window_of_pool(layers, 0).size == 0);
+  window(2, WindowKind::standard, 256);
+  layers[2].pool = 1;
+  CHECK_THROWS(InvalidArgument, validate(layers));
 }
 
 TEST(windows_reach_as_far_back_as_they_say) {

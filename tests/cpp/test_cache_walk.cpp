@@ -28,7 +28,8 @@ bool is_near(double a, double b) { return std::abs(a - b) <= kTolerance * (1 + s
 
 class Walk {
  public:
-  Walk(std::uint32_t seed, std::uint64_t cells) : random_(seed), machine_(cells) {}
+  Walk(std::uint32_t seed, std::uint64_t cells, Windows windows = {})
+      : windows_(windows), random_(seed), machine_(cells, windows), cold_(windows) {}
 
   void run(int operations) {
     for (int i = 0; i < operations && check::failures() == 0; ++i) {
@@ -38,13 +39,19 @@ class Walk {
       if (i % 64 == 0)
         for (const auto& [seq, model] : models_) check_sequence(seq, model);
     }
+    if (forgets() && windows_.window.size > 1) {
+      CHECK(cache().stats().resume_points_used > 0 && cache().stats().match_no_resume_point_tokens > 0);
+      CHECK(refusals_ > 0);
+    }
     cache().erase_all();
     cache().reset_prefixes();
     cache().check_integrity();
-    CHECK(cache().stats().cells_free == cache().stats().cells_capacity);
+    for (const PoolStats& pool : cache().stats().pools) CHECK(pool.cells_free == pool.cells_capacity);
   }
 
  private:
+  bool forgets() const { return windows_.pool != 0; }
+
   Cache& cache() { return machine_.cache; }
   std::uint32_t dice(std::uint32_t sides) { return random_() % sides; }
   SeqId any() {
@@ -55,7 +62,7 @@ class Walk {
 
   void operate() {
     if (models_.empty()) return create();
-    switch (dice(26)) {
+    switch (dice(forgets() ? 30 : 26)) {
       case 0:
         return models_.size() < 8 ? create() : erase();
       case 1:
@@ -86,6 +93,11 @@ class Walk {
       case 15:
       case 16:
         return compact();
+      case 26:
+      case 27:
+        return rewind();
+      case 28:
+        return mark();
       default:
         return append();
     }
@@ -121,8 +133,8 @@ class Walk {
 
   std::vector<Tok> cold_tokens(const std::vector<Token>& ids, std::uint32_t count) {
     std::vector<Tok> out;
-    Machine machine(512);
     if (count == 0) return out;
+    Machine machine(512, {windows_.layer, windows_.window, 0});
     const std::vector<Token> first(ids.begin(), ids.begin() + count);
     const StepRequest request{machine.cache.create(), count, {}};
     Step step = machine.cache.commit(*machine.cache.plan({&request, 1}));
@@ -146,8 +158,11 @@ class Walk {
       total += count;
     }
     const std::optional<Plan> plan = cache().plan(requests);
-    CHECK(plan.has_value() == (total <= cache().stats().cells_free));
-    if (plan) step(*plan, requests, ids);
+    bool fits = true;
+    for (const PoolStats& pool : cache().stats().pools) fits = fits && total <= pool.cells_free;
+    CHECK(plan.has_value() == fits);
+    if (plan) return step(*plan, requests, ids);
+    cache().make_room(total);
   }
 
   void step(const Plan& plan, const std::vector<StepRequest>& requests,
@@ -191,7 +206,8 @@ class Walk {
       before[d] = token.k[kLayers - 1][d] - value(token.id, 3 * (kLayers - 1), d);
       before[kDim + d] = token.v[kLayers - 1][d] - value(token.id, 3 * (kLayers - 1) + 1, d);
     }
-    const auto expected = attention(model, model.tokens.size() - 1, before);
+    const Window window = windows_.layer == kLayers - 1 ? windows_.window : Window{};
+    const auto expected = attention(model, model.tokens.size() - 1, before, window);
     bool near = true;
     for (std::uint32_t d = 0; d < kWidth; ++d) near = near && is_near(row.out[d], expected[d]);
     CHECK(near);
@@ -211,7 +227,7 @@ class Walk {
     const std::uint64_t cells = dice(3) == 0 ? dice(8) : dice(500);
     const std::uint32_t moved = cache().compact(cells * before.bytes_per_cell + dice(4));
     const CacheStats after = cache().stats();
-    CHECK(moved <= cells && after.compacted_cells == before.compacted_cells + moved);
+    CHECK((forgets() || moved <= cells) && after.compacted_cells == before.compacted_cells + moved);
     CHECK(after.cells_free == before.cells_free && after.cells_idle == before.cells_idle);
     if (plan && moved > 0) CHECK_THROWS(StalePlan, cache().commit(*plan));
     for (const auto& [seq, model] : models_) check_sequence(seq, model);
@@ -243,14 +259,53 @@ class Walk {
     return {begin, std::min(model.end(), begin + static_cast<Pos>(dice(dice(2) == 0 ? 200 : 12)))};
   }
 
+  // Whether the call was made; false: it was refused because window cells are gone.
+  template <class Call>
+  bool possible(Call call) {
+    try {
+      call();
+    } catch (const Unsupported&) {
+      CHECK(forgets());
+      ++refusals_;
+      return false;
+    }
+    return true;
+  }
+
+  void rewind() {
+    const SeqId seq = any();
+    Model& model = models_.at(seq);
+    const Pos wanted = static_cast<Pos>(dice(static_cast<std::uint32_t>(model.end()) + 1));
+    const Pos reached = cache().rewind(seq, wanted);
+    CHECK(reached <= wanted);
+    std::erase_if(model.tokens, [&](const Tok& token) { return token.pos >= reached; });
+    CHECK(model.end() == reached || !model.is_exact());
+    model.exact = std::min(model.exact, reached);
+    check_sequence(seq, model);
+  }
+
+  void mark() {
+    const SeqId seq = any();
+    const Model& model = models_.at(seq);
+    if (!model.is_exact()) {
+      CHECK_THROWS(InvalidArgument, cache().mark_resume(seq));
+      return;
+    }
+    cache().mark_resume(seq);
+    if (model.end() == 0 || model.tokens.empty()) return;
+    // From there another sequence goes on.
+    std::vector<Token> tokens = model.ids();
+    CHECK(cache().match(model.name_space, tokens) == tokens.size());
+  }
+
   void remove() {
     const SeqId seq = any();
     Model& model = models_.at(seq);
     const Span span = dice(12) == 0 ? Span{0, model.end()} : any_span(model);
+    if (!possible([&] { cache().remove(seq, span); })) return check_sequence(seq, model);
     if (!model.in(span).empty()) model.exact = std::min(model.exact, span.begin);
     std::erase_if(model.tokens,
                   [&](const Tok& token) { return token.pos >= span.begin && token.pos < span.end; });
-    cache().remove(seq, span);
     check_sequence(seq, model);
   }
 
@@ -267,7 +322,7 @@ class Walk {
       CHECK_THROWS(InvalidArgument, cache().copy(from, span, to));
       return check_sequence(to, target);
     }
-    cache().copy(from, span, to);
+    if (!possible([&] { cache().copy(from, span, to); })) return check_sequence(to, target);
     if (copied.empty()) return check_sequence(to, target);
     const bool is_prefix =
         target.tokens.empty() && copied[0].pos == 0 && source.name_space == target.name_space;
@@ -294,7 +349,7 @@ class Walk {
         static_cast<std::uint32_t>(std::min(highest, std::max(2000 - moved.back().pos, 0)) - lowest + 1);
     const Pos delta = dice(2) == 0 ? lowest : lowest + static_cast<Pos>(dice(room));
     const CacheStats stats = cache().stats();
-    cache().shift(seq, span, delta);
+    if (!possible([&] { cache().shift(seq, span, delta); })) return check_sequence(seq, model);
     if (cache().stats().k_bytes_rewritten == stats.k_bytes_rewritten)
       CHECK(cache().stats().cells_free == stats.cells_free);
     if (delta != 0) {
@@ -318,7 +373,7 @@ class Walk {
       return check_sequence(seq, model);
     }
     try {
-      cache().divide(seq, span, divisor);
+      if (!possible([&] { cache().divide(seq, span, divisor); })) return check_sequence(seq, model);
     } catch (const OutOfCells&) {
       CHECK(moved.size() > cache().stats().cells_free);
       return check_sequence(seq, model);
@@ -334,6 +389,11 @@ class Walk {
 
   void check_states() {
     const CacheStats s = cache().stats();
+    for (const PoolStats& pool : s.pools)
+      CHECK(pool.cells_computing + pool.cells_active + pool.cells_resume + pool.cells_idle +
+                pool.cells_free ==
+            pool.cells_capacity);
+    CHECK(s.resume_bytes <= s.resume_bytes_budget);
     CHECK(s.cells_computing + s.cells_active + s.cells_pinned + s.cells_resume + s.cells_idle +
               s.cells_free ==
           s.cells_capacity);
@@ -350,13 +410,16 @@ class Walk {
     if (positions.size() != model.tokens.size()) return;
     for (std::uint32_t layer = 0; layer < kLayers; ++layer) {
       const Cache::RowValues rows = cache().read_rows(seq, layer, std::nullopt);
-      bool same = rows.rows == positions.size();
-      for (std::size_t i = 0; same && i < positions.size(); ++i) {
-        const Tok& token = model.tokens[i];
+      const bool is_window = forgets() && layer == windows_.layer;
+      bool same = is_window ? rows.rows <= positions.size() : rows.rows == positions.size();
+      if (is_window) check_window(seq, model);
+      const std::size_t gone = positions.size() - rows.rows;  // of a window
+      for (std::size_t i = 0; same && i < rows.rows; ++i) {
+        const Tok& token = model.tokens[gone + i];
         Vector k = token.k[layer];
         rotate(k.data(), token.pos);
-        same =
-            positions[i] == token.pos && std::memcmp(&rows.v[i * kDim], &token.v[layer], sizeof(Vector)) == 0;
+        same = positions[gone + i] == token.pos &&
+               std::memcmp(&rows.v[i * kDim], &token.v[layer], sizeof(Vector)) == 0;
         for (std::uint32_t d = 0; d < kDim; ++d)
           same =
               same && (model.is_moved ? is_near(rows.k[i * kDim + d], k[d]) : rows.k[i * kDim + d] == k[d]);
@@ -365,6 +428,16 @@ class Walk {
     }
   }
 
+  // What the next token sees is there.
+  void check_window(SeqId seq, const Model& model) {
+    std::size_t kept = 0;
+    for (const Run& run : cache().runs(seq, windows_.pool)) kept += run.length;
+    const Pos first = first_visible(model.end(), windows_.window);
+    CHECK(kept >= model.in({first, kMaxPos}).size());
+  }
+
+  Windows windows_;
+  int refusals_ = 0;
   std::mt19937 random_;
   Machine machine_;
   ColdRuns cold_;
@@ -382,4 +455,14 @@ TEST(a_long_walk_leaves_nothing_behind) {
   constexpr int kWalks = 4;
   for (std::uint32_t seed = 1; seed <= kWalks; ++seed)
     Walk(seed, seed % 2 == 0 ? kSmall : kLarge).run(operations() / kWalks);
+}
+
+TEST(a_long_walk_with_a_window_pool_leaves_nothing_behind) {
+  constexpr Windows kinds[] = {{1, {WindowKind::standard, 24}, 1},
+                               {0, {WindowKind::standard, 24}, 1},
+                               {1, {WindowKind::chunked, 32}, 1},
+                               {0, {WindowKind::standard, 1}, 1}};
+  std::uint32_t seed = 10;
+  for (const Windows& windows : kinds)
+    for (const std::uint64_t cells : {kSmall, kLarge}) Walk(++seed, cells, windows).run(operations() / 16);
 }

@@ -115,7 +115,7 @@ def test_prefix_of_a_finished_session(machine: Machine, tokens: list[int], alone
     first = machine.cache.create()
     machine.extend(first, tokens)
     machine.cache.erase(first)
-    again, reused, _ = machine.cache.open(tokens)
+    again, reused, *_ = machine.cache.open(tokens)
     assert reused == len(tokens) - 1
     assert np.array_equal(machine.extend(again, tokens[reused:]), alone[reused:])
 
@@ -126,7 +126,7 @@ def test_prefix_of_a_living_session(machine: Machine, tokens: list[int]) -> None
     expected = machine.cold(branch)
     first = machine.cache.create()
     machine.extend(first, tokens)
-    second, reused, _ = machine.cache.open(branch)
+    second, reused, *_ = machine.cache.open(branch)
     assert cut <= reused < len(branch)
     assert np.array_equal(machine.extend(second, branch[reused:], chunk=5), expected[reused:])
 
@@ -161,7 +161,7 @@ def test_after_a_middle_was_removed(machine: Machine, tokens: list[int], alone: 
     assert np.array_equal(removed, spliced)
     assert not np.array_equal(removed, machine.cold([*tokens, *more])[len(tokens) :])
     for text in ([*tokens, *more], [*tokens[:a], *tokens[b:], *more]):
-        again, reused, _ = cache.open(text)
+        again, reused, *_ = cache.open(text)
         assert reused == a
         assert np.array_equal(machine.extend(again, text[reused:]), machine.cold(text)[reused:])
         cache.erase(again)

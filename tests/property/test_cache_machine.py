@@ -70,7 +70,7 @@ class CacheMachine(RuleBasedStateMachine):
     @rule(namespace=NAMESPACES, tokens=TOKENS, limit=st.none() | st.integers(0, 50))
     def open(self, namespace: int, tokens: list[int], limit: int | None) -> None:
         matched = self.cache.match(tokens, namespace)
-        seq, reused, _ = self.cache.open(tokens, namespace, limit)
+        seq, reused, *_ = self.cache.open(tokens, namespace, limit)
         assert reused == min(matched, len(tokens) - 1, len(tokens) if limit is None else limit)
         self.model[seq] = Model(namespace)
         self.model[seq].append(list(tokens[:reused]))

@@ -93,6 +93,7 @@ class BlockLayout {
   // Place of layer `layer` (index into the whole table). Layers of other pools
   // have kv_heads == 0; one that borrows another's K and V has its place.
   const LayerPlace& place(std::uint32_t layer) const { return places_.at(layer); }
+  std::uint32_t stored_layers() const { return stored_layers_; }  // that have bytes in it
   std::uint32_t layer_count() const { return static_cast<std::uint32_t>(places_.size()); }
 
  private:
@@ -100,6 +101,7 @@ class BlockLayout {
   DType type_v_;
   std::size_t payload_bytes_ = 0;  // without the rounding to whole pages
   std::size_t block_bytes_ = 0;
+  std::uint32_t stored_layers_ = 0;
   std::vector<LayerPlace> places_;
 };
 

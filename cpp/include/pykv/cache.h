@@ -14,8 +14,18 @@
 // behind its last one. Exact tokens are stored once: where finish() finds that another
 // session has made them ready meanwhile, the sequence takes those cells and frees its own.
 //
+// Windows: a pool of layers with a window has the cells of a sequence's last tokens only, from
+// the first one that its next token sees. What a step has appended can be removed again until the
+// sequence is planned anew; behind that a sequence goes back to a *resume point* (rewind()): a
+// place in the tree where the window's cells were kept. They are made where a prompt ends but for
+// its last token, where a sequence ends, where an open() found more tokens than it could continue
+// from, and every resume_spacing tokens; the least recently used ones go. open() and match() find
+// the longest prefix that continues exactly: at a resume point, or where a live sequence has the
+// cells.
+//
 // What is charged: a step in progress holds its cells as "computing"; a live sequence's
-// as "active"; what only the tree keeps is "idle" and may be evicted leaf first.
+// as "active"; what only resume points keep is "resume"; what only the tree keeps is "idle" and
+// may be evicted leaf first.
 //
 // Threads: every method may be called from any thread (one lock inside). One step at a
 // time: commit() throws Busy while another Step is open. Reads are safe beside a step and
@@ -50,10 +60,18 @@ struct CacheConfig {
   DType type_k = DType::f16;
   DType type_v = DType::f16;
   bool hadamard = true;          // transform quantized K and V where their sizes allow (block_layout.h)
-  std::uint64_t cells = 0;       // capacity, rounded up to whole blocks; 1 … 2^27
-  std::uint64_t pool_bytes = 0;  // hard budget of committed bytes, 0: as many as cells need;
-                                 // where it affords fewer cells, those are the capacity
+  std::uint64_t cells = 0;       // capacity of pool 0, rounded up to whole blocks; 1 … 2^27
+  std::uint64_t pool_bytes = 0;  // hard budget of committed bytes in all pools, 0: as many as cells
+                                 // need; where it affords fewer cells, those are the capacity
   Watermarks watermarks;
+  // Pools of windows (layer_table.h) have cells for what so many sequences need at once, which is
+  // for each the window and a step's tokens, at most as many as pool 0; and for the resume points.
+  std::uint32_t max_sequences = 16;
+  std::uint32_t step_tokens = 512;
+  std::uint64_t window_cells = 0;  // of each window pool instead, rounded up to whole blocks; 0: as above
+  // Budget of resume points; nullopt: a tenth of pool 0's bytes, at least two points. 0: none.
+  std::optional<std::uint64_t> resume_bytes;
+  std::uint32_t resume_spacing = 512;  // tokens between the points of a long sequence, 0: none there
   std::uint64_t compact_bytes = std::uint64_t{4} << 20;  // reclaim() moves at most so many, 0: none
   EdgeHash edge_hash = default_edge_hash;
   Clock clock;  // default: steady clock
@@ -118,6 +136,18 @@ class Step {
   std::unique_ptr<Impl> impl_;
 };
 
+inline constexpr std::uint64_t kMaxPoolCells = std::uint64_t{1} << 27;
+
+struct PoolStats {
+  Window window;             // none: pool 0, which keeps all tokens
+  std::uint32_t layers = 0;  // that store K and V in it
+  std::uint64_t cells_capacity = 0, cells_computing = 0, cells_active = 0, cells_pinned = 0, cells_resume = 0,
+                cells_idle = 0, cells_free = 0;  // states sum to capacity
+  std::uint64_t bytes_reserved = 0, bytes_committed = 0, bytes_per_cell = 0;
+};
+
+// Cells and bytes per cell are those of pool 0, whose cells are the tokens of the cache; bytes
+// reserved, committed and of the budget are those of all pools.
 struct CacheStats {
   std::uint64_t cells_capacity = 0, cells_computing = 0, cells_active = 0, cells_pinned = 0, cells_resume = 0,
                 cells_idle = 0, cells_free = 0;  // states sum to capacity
@@ -125,11 +155,15 @@ struct CacheStats {
   std::uint64_t sequences = 0, tree_nodes = 0, tree_tokens = 0;
   std::uint64_t evicted_cells_watermark = 0, evicted_cells_demand = 0, evicted_cells_request = 0;
   std::uint64_t match_query_tokens = 0, match_hit_tokens = 0;  // over open()
-  std::uint64_t alloc_failures = 0;                            // plan() answers "does not fit"
+  std::uint64_t match_no_resume_point_tokens = 0;              // that were there, but not to continue from
+  std::uint64_t resume_points = 0, resume_points_made = 0, resume_points_dropped = 0, resume_points_used = 0;
+  std::uint64_t resume_bytes = 0, resume_bytes_budget = 0;  // of cells and states that points hold
+  std::uint64_t alloc_failures = 0;                         // plan() answers "does not fit"
   std::uint64_t reclaim_ticks = 0, reclaim_runs = 0;
   std::uint64_t cells_copied = 0, k_bytes_rewritten = 0;  // by divide() and shift()
   std::uint64_t compactions = 0, compacted_cells = 0;     // that moved something; cells moved
   std::uint64_t generation = 0;                           // changes with every change of the cache
+  std::vector<PoolStats> pools;
 };
 
 enum class EvictReason : std::uint8_t { watermark, demand, request };
@@ -149,6 +183,8 @@ class Cache {
     SeqId seq;
     std::uint32_t reused = 0;   // tokens taken from the tree, < tokens.size()
     std::uint32_t pending = 0;  // further ones another session is computing
+    // Ready tokens behind those that could not be reused because no resume point is there.
+    std::uint32_t no_resume_point = 0;
   };
   // A sequence that already holds the longest ready prefix of `tokens`, at most all but
   // the last one (whose logits the caller needs) or `max_reuse`. The rest is announced:
@@ -156,7 +192,10 @@ class Cache {
   // computed it, appends something else, or ends.
   Opened open(NamespaceId ns, std::span<const Token> tokens,
               std::optional<std::uint32_t> max_reuse = std::nullopt);
-  std::uint32_t match(NamespaceId ns, std::span<const Token> tokens) const;  // length only
+  // How many of `tokens` a sequence could start from, and how many are ready in the tree. Without
+  // windows both are the same.
+  std::uint32_t match(NamespaceId ns, std::span<const Token> tokens) const;
+  std::uint32_t stored(NamespaceId ns, std::span<const Token> tokens) const;
 
   SeqId fork(SeqId seq);                   // O(1)
   void clear(SeqId seq);                   // all tokens; the sequence stays
@@ -165,7 +204,7 @@ class Cache {
   void erase_all();                        // every sequence
   Span bounds(SeqId seq) const;            // [first position, last one + 1), [0, 0) if empty
   Pos exact_upto(SeqId seq) const;
-  std::vector<Run> runs(SeqId seq) const;
+  std::vector<Run> runs(SeqId seq, std::uint32_t pool = 0) const;  // in a window pool what it has left
   std::vector<SeqId> sequences() const;
   // Cells of the sequence that another sequence or several hold too.
   std::uint32_t shared_cells(SeqId seq) const;
@@ -173,7 +212,16 @@ class Cache {
   // --- edits -----------------------------------------------------------------
   // A span lies within [0, bounds().end], nullopt is all of the sequence; positions that it
   // does not have are passed over. Everything else throws InvalidArgument. Cells are shared
-  // as before: what others have of them does not change.
+  // as before: what others have of them does not change. What would leave a sequence whose next
+  // token sees cells that its window pools have lost is Unsupported; rewind() says where it goes on.
+  //
+  // Takes off tokens from the end until it has at most `position` of them and continues exactly,
+  // and returns where: at `position` itself if the windows' cells are there, else at the deepest
+  // resume point before it. The tokens from there on are to be computed again.
+  Pos rewind(SeqId seq, Pos position);
+  // Makes the end of the sequence, whose tokens are all exact, a resume point (InvalidArgument if
+  // they are not). False if there is one, it exceeds the budget, or no layer forgets anything.
+  bool mark_resume(SeqId seq);
   void remove(SeqId seq, std::optional<Span> span);  // the others keep their positions. O(log runs)
   // `to` gets the tokens of `from`, in the same cells at the same positions, none of which
   // it may have. A prefix of exact tokens in an empty `to` of the same namespace is exact
@@ -187,11 +235,12 @@ class Cache {
   void shift(SeqId seq, std::optional<Span> span, Pos delta);
   // Moves tokens to position / divisor (>= 1), not before one in front of the span; several
   // then share a position. Writes K anew, in new cells where others have theirs (OutOfCells).
-  // Throws Unsupported if the rope of a layer is unknown.
+  // Throws Unsupported if the rope of a layer is unknown, or there are window pools.
   void divide(SeqId seq, std::optional<Span> span, Pos divisor);
 
   // --- steps -----------------------------------------------------------------
-  // nullopt: the free cells or bytes do not suffice. Throws InvalidArgument for unknown
+  // nullopt: the free cells or bytes do not suffice in some pool. Window cells that the sequences
+  // no longer need are let go. Throws InvalidArgument for unknown
   // or repeated sequences, zero counts, wrong id counts, positions past kMaxPos. Both are
   // O(requests + tokens), whatever the sequences hold, with a fixed number of allocations.
   std::optional<Plan> plan(std::span<const StepRequest> requests) const;
@@ -199,8 +248,12 @@ class Cache {
 
   // --- space -----------------------------------------------------------------
   // Evicts idle cells, leaf first, until `cells` more are free or no idle ones are
-  // left. Returns how many became free.
+  // left. Returns how many became free. Cells are those of pool 0.
   std::uint32_t evict(std::uint32_t cells, EvictReason reason);
+  // Frees what a step of `tokens` tokens lacks in each pool: of windows first what sequences no
+  // longer need, then resume points, least recently used first; then idle cells. Where every pool
+  // has so many free cells, evicts as many idle ones. Returns how many cells became free.
+  std::uint32_t make_room(std::uint32_t tokens);
   // Moves cells to other cells, at most `budget_bytes` of K and V, and returns how many: runs of
   // less than 16 tokens that follow each other go together into whole free blocks; nearly empty
   // blocks without a lease are emptied into holes of others, emptiest first. Every sequence,
@@ -215,12 +268,12 @@ class Cache {
   std::uint32_t reclaim(std::uint32_t wanted = 0);
   void set_watermarks(const Watermarks& marks);
   Watermarks watermarks() const;
-  // Forgets every idle prefix (all tiers, all namespaces).
+  // Forgets every idle prefix (all tiers, all namespaces) and every resume point.
   void reset_prefixes();
 
   CacheStats stats() const;  // O(1)
   const CacheConfig& config() const;
-  const BlockLayout& layout() const;
+  const BlockLayout& layout(std::uint32_t pool = 0) const;
   Backend& backend() const;
   std::vector<PrefixTree::NodeView> prefix_nodes() const;
   struct RowValues {
@@ -228,7 +281,7 @@ class Cache {
     std::vector<float> k, v;  // [rows, kv_heads * k_dim] and [rows, kv_heads * v_dim]
   };
   // Values of the tokens that `seq` has in `span`, K as attention sees it: where a run has a
-  // rotation, turned by it.
+  // rotation, turned by it. Of a layer in a window pool those that the sequence has left.
   RowValues read_rows(SeqId seq, std::uint32_t layer, std::optional<Span> span) const;
   struct RowBytes {
     std::uint32_t rows = 0;

@@ -36,7 +36,8 @@ constexpr bool visible(Pos key_pos, Pos query_pos, Window window) {
 }
 
 struct LayerSpec {
-  std::uint32_t pool = 0;                      // layers with the same pool see the same tokens
+  std::uint32_t pool = 0;                      // layers of a pool see the same tokens: pool 0 all of
+                                               // them, another those of its one window
   std::uint32_t kv_heads = 0;                  // 1 … 1024
   std::uint32_t k_dim = 0;                     // per head, elements
   std::uint32_t v_dim = 0;                     // per head, elements
@@ -55,7 +56,19 @@ using LayerTable = std::vector<LayerSpec>;
 
 // Throws InvalidArgument for nonsense (zero or absurd sizes) and Unsupported,
 // naming layer and feature, for what no kernel of this build can do. This build:
-// one pool, k_dim in [8, 576] and v_dim in [8, 512], multiples of 8, no symmetric window.
+// k_dim in [8, 576] and v_dim in [8, 512], multiples of 8, no symmetric window.
+// Pools are numbered without gaps. Pool 0 keeps all tokens and may have layers of any window;
+// the layers of each other pool have one window, and only what it reaches is kept there.
 void validate(const LayerTable& layers);
+
+inline constexpr std::uint32_t kMaxPools = 8;
+std::uint32_t pool_count(const LayerTable& layers);
+// What every layer of `pool` sees; none for pool 0.
+Window window_of_pool(const LayerTable& layers, std::uint32_t pool);
+
+// The same layers, those of each window in a pool of their own, beside the layers without one
+// in pool 0. Where every layer has a window, and where a layer reads the KV of one with another
+// window, all tokens are kept in pool 0.
+LayerTable with_window_pools(LayerTable layers);
 
 }  // namespace pykv

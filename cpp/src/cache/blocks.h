@@ -3,24 +3,24 @@
 
 #include <span>
 
-#include "cache/cache_impl.h"
+#include "cache/cell_pool.h"
 
 namespace pykv {
 
 class FreshBlocks {
  public:
-  // Commits `blocks`, which ascend. Throws as Cache::Impl::commit_blocks.
-  FreshBlocks(Cache::Impl& cache, std::span<const BlockIndex> blocks) : cache_(cache), blocks_(blocks) {
-    cache.commit_blocks(blocks);
+  // Commits `blocks`, which ascend. Throws as CellPool::commit_blocks.
+  FreshBlocks(CellPool& pool, std::span<const BlockIndex> blocks) : pool_(pool), blocks_(blocks) {
+    pool.commit_blocks(blocks);
   }
-  ~FreshBlocks() { cache_.release_blocks(blocks_); }
+  ~FreshBlocks() { pool_.release_blocks(blocks_); }
   FreshBlocks(const FreshBlocks&) = delete;
   FreshBlocks& operator=(const FreshBlocks&) = delete;
 
   void keep() noexcept { blocks_ = {}; }
 
  private:
-  Cache::Impl& cache_;
+  CellPool& pool_;
   std::span<const BlockIndex> blocks_;
 };
 

@@ -11,9 +11,6 @@
 namespace pykv {
 namespace {
 
-// Keeps the bookkeeping, which is made at once, below a gigabyte.
-constexpr std::uint64_t kMaxCells = std::uint64_t{1} << 27;
-
 double steady_seconds() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
@@ -37,26 +34,23 @@ CacheConfig checked(CacheConfig config) {
   validate(config.layers);
   check_ropes(config);
   validate(config.watermarks);
-  if (config.cells < 1 || config.cells > kMaxCells) {
+  if (config.cells < 1 || config.cells > kMaxPoolCells) {
     throw InvalidArgument("[Cache] cells is " + std::to_string(config.cells) + ", must be 1 to " +
-                          std::to_string(kMaxCells));
+                          std::to_string(kMaxPoolCells));
+  }
+  if (config.window_cells > kMaxPoolCells) {
+    throw InvalidArgument("[Cache] window_cells is " + std::to_string(config.window_cells) +
+                          ", must be at most " + std::to_string(kMaxPoolCells));
+  }
+  if (config.max_sequences < 1 || config.step_tokens < 1) {
+    throw InvalidArgument("[Cache] max_sequences is " + std::to_string(config.max_sequences) +
+                          " and step_tokens " + std::to_string(config.step_tokens) +
+                          "; both must be at least 1");
   }
   if (config.edge_hash == nullptr)
     throw InvalidArgument("[Cache] edge_hash is null; leave it at the default");
   if (!config.clock) config.clock = steady_seconds;
   return config;
-}
-
-std::uint32_t block_count(const CacheConfig& config, const BlockLayout& layout) {
-  const std::uint64_t wanted = (config.cells + kBlockCells - 1) / kBlockCells;
-  if (config.pool_bytes == 0) return static_cast<std::uint32_t>(wanted);
-  const std::uint64_t affordable = config.pool_bytes / layout.block_bytes();
-  if (affordable == 0) {
-    throw InvalidArgument("[Cache] pool_bytes is " + std::to_string(config.pool_bytes) + ", one block of " +
-                          std::to_string(kBlockCells) + " cells takes " +
-                          std::to_string(layout.block_bytes()) + "; raise it, or 0 for no limit");
-  }
-  return static_cast<std::uint32_t>(std::min(wanted, affordable));
 }
 
 std::uint64_t next_cache_id() {
@@ -66,37 +60,59 @@ std::uint64_t next_cache_id() {
 
 }  // namespace
 
-Cache::Impl::Impl(CacheConfig given, Backend& machine)
-    : config(checked(std::move(given))),
+namespace {
+
+ResumePoints::Config points_of(const PoolSizes& sizes, std::deque<CellPool>& windows) {
+  ResumePoints::Config config;
+  config.budget = sizes.resume_budget;
+  for (CellPool& pool : windows)
+    config.pools.push_back({&pool.cells, pool.window, pool.layout.bytes_per_cell()});
+  return config;
+}
+
+std::deque<CellPool> window_pools(const PoolSizes& sizes, Backend& machine) {
+  std::deque<CellPool> windows;
+  for (std::size_t i = 1; i < sizes.blocks.size(); ++i)
+    windows.emplace_back(machine, sizes.layouts[i], sizes.windows[i], sizes.blocks[i]);
+  return windows;
+}
+
+}  // namespace
+
+Cache::Impl::Impl(CacheConfig given, PoolSizes sizes, Backend& machine)
+    : config(std::move(given)),
       backend(machine),
-      layout(config.layers, 0, config.type_k, config.type_v, config.hadamard),
       cache_id(next_cache_id()),
-      cells(block_count(config, layout)),
-      tree(cells, policy, config.edge_hash),
-      committed(cells.block_count()) {
+      base(machine, sizes.layouts[0], {}, sizes.blocks[0]),
+      windows(window_pools(sizes, machine)),
+      tree(base.cells, policy, config.edge_hash),
+      points(tree, points_of(sizes, windows)) {
   link->cache = this;
-  pool = backend.create_pool(layout, cells.block_count());
-  if constexpr (PYKV_POISON)
-    cells.on_freed([this](BlockIndex block, std::uint64_t freed) { poison(block, freed); });
 }
 
 Cache::Impl::~Impl() {
   const std::lock_guard lock(link->mutex);
   if (open_step != nullptr) open_step->close(Step::Impl::State::rolled_back);
   link->cache = nullptr;
-  cells.on_freed({});  // the pool goes before the tree does
+  for (std::size_t i = 0; i < pools(); ++i) pool(i).cells.on_freed({});  // nobody will read them
   sequences.clear();
-  backend.destroy_pool(pool);
 }
 
-Cache::Cache(CacheConfig config, Backend& backend)
-    : impl_(std::make_unique<Impl>(std::move(config), backend)) {}
+Cache::Cache(CacheConfig config, Backend& backend) {
+  config = checked(std::move(config));
+  PoolSizes sizes = pool_sizes(config);
+  impl_ = std::make_unique<Impl>(std::move(config), std::move(sizes), backend);
+}
 Cache::~Cache() {
   if (impl_ && impl_->link->birthplace.left()) static_cast<void>(impl_.release());
 }
 
 const CacheConfig& Cache::config() const { return impl_->config; }
-const BlockLayout& Cache::layout() const { return impl_->layout; }
+const BlockLayout& Cache::layout(std::uint32_t pool) const {
+  if (pool < impl_->pools()) return impl_->pool(pool).layout;
+  throw InvalidArgument(where("layout") + "pool is " + std::to_string(pool) + ", the cache has " +
+                        std::to_string(impl_->pools()));
+}
 Backend& Cache::backend() const { return impl_->backend; }
 
 void Cache::set_watermarks(const Watermarks& marks) {
@@ -111,20 +127,52 @@ Watermarks Cache::watermarks() const {
   return impl_->config.watermarks;
 }
 
+namespace {
+
+PoolStats stats_of(const Cache::Impl& cache, std::size_t index) {
+  const CellPool& pool = cache.pool(index);
+  const CellCounts& cells = pool.cells.counts();
+  PoolStats s;
+  s.window = pool.window;
+  s.layers = pool.layout.stored_layers();
+  s.cells_capacity = cells.capacity;
+  s.cells_computing = cache.open_step != nullptr ? cache.open_step->plan->rows : 0;
+  s.cells_active = cells.active - s.cells_computing;
+  (index == 0 ? s.cells_idle : s.cells_resume) = cells.idle;
+  s.cells_free = cells.free;
+  s.bytes_reserved = std::uint64_t{pool.cells.block_count()} * pool.layout.block_bytes();
+  s.bytes_committed = pool.committed_blocks() * pool.layout.block_bytes();
+  s.bytes_per_cell = pool.layout.bytes_per_cell();
+  return s;
+}
+
+}  // namespace
+
 CacheStats Cache::stats() const {
   const Impl& c = *impl_;
   const auto lock = c.link->lock();
-  const CellCounts& cells = c.cells.counts();
   CacheStats s;
-  s.cells_capacity = cells.capacity;
-  s.cells_computing = c.open_step != nullptr ? c.open_step->plan->rows : 0;
-  s.cells_active = cells.active - s.cells_computing;
-  s.cells_idle = cells.idle;
-  s.cells_free = cells.free;
-  s.bytes_reserved = std::uint64_t{c.cells.block_count()} * c.layout.block_bytes();
-  s.bytes_committed = c.committed_blocks * c.layout.block_bytes();
-  s.bytes_per_cell = c.layout.bytes_per_cell();
+  s.pools.reserve(c.pools());
+  for (std::size_t pool = 0; pool < c.pools(); ++pool) {
+    s.pools.push_back(stats_of(c, pool));
+    s.bytes_reserved += s.pools.back().bytes_reserved;
+    s.bytes_committed += s.pools.back().bytes_committed;
+  }
+  const PoolStats& base = s.pools.front();
+  s.cells_capacity = base.cells_capacity;
+  s.cells_computing = base.cells_computing;
+  s.cells_active = base.cells_active;
+  s.cells_idle = base.cells_idle;
+  s.cells_free = base.cells_free;
+  s.bytes_per_cell = base.bytes_per_cell;
   s.bytes_budget = c.config.pool_bytes != 0 ? c.config.pool_bytes : s.bytes_reserved;
+  s.resume_points = c.points.counts().points;
+  s.resume_points_made = c.points_made;
+  s.resume_points_dropped = c.points.counts().dropped;
+  s.resume_points_used = c.points_used;
+  s.resume_bytes = c.points.counts().bytes;
+  s.resume_bytes_budget = c.points.counts().budget;
+  s.match_no_resume_point_tokens = c.match_no_resume_point_tokens;
   s.sequences = c.sequences.size();
   s.tree_nodes = c.tree.counts().nodes;
   s.tree_tokens = c.tree.counts().ready_tokens;

@@ -4,21 +4,27 @@
 //   - the runs cover [0, exact_upto) without gaps, rotation 0,
 //   - tokens below exact_upto are ready on the holder's path,
 //   - exact tokens lie in the cells that the tree has for them: stored once,
-//   - the holder stands at exact_upto, or at the end of the announced prompt.
-// Every held cell lies in a committed block; committed blocks stay within the budget.
+//   - the holder stands at exact_upto, or at the end of the announced prompt,
+//   - in each window pool it has its tokens from `kept_from` on, those that its next one sees among them.
+// Committed blocks stay within the budget.
 //
 // A step appends to the run lists of its sequences in place. Until it is finished readers see
 // what lies before its tokens; rollback() cuts them off again, which cannot fail.
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <atomic>
+#include <deque>
 #include <memory>
 #include <mutex>
 #include <string>
 #include <unordered_map>
 #include <vector>
 
+#include "cache/cell_pool.h"
+#include "cache/pool_sizes.h"
+#include "cache/resume_points.h"
 #include "core/birthplace.h"
 #include "pykv/cache.h"
 #include "pykv/cell_map.h"
@@ -26,6 +32,13 @@
 #include "pykv/run_list.h"
 
 namespace pykv {
+
+// What a sequence has in one window pool.
+struct WindowRuns {
+  RunList runs;
+  Pos kept_from = 0;                                      // its tokens from there on
+  std::optional<BlockIndex> lease_before = std::nullopt;  // the open step
+};
 
 struct SequenceState {
   // What it was before the open step.
@@ -39,12 +52,16 @@ struct SequenceState {
 
   NamespaceId name_space;
   RunList runs;
-  PrefixTree::HolderId holder;
+  PrefixTree::HolderId holder = {};
   Pos exact_upto = 0;
   // The prompt given to open(), while the part from exact_upto on is announced.
-  std::shared_ptr<const std::vector<Token>> announced;
+  std::shared_ptr<const std::vector<Token>> announced = nullptr;
   std::optional<Before> in_step = std::nullopt;  // while it is part of the open step
   std::uint64_t last_plan = 0;                   // number of the last plan() that named it
+  std::vector<WindowRuns> windows = {};          // of each window pool
+  // Where resume points are to be made on the way, 0: nowhere. Where others left its prompt and no
+  // point was; before the prompt's last token.
+  Pos branch = 0, prompt_end = 0;
 };
 
 struct Plan::Data {
@@ -54,12 +71,22 @@ struct Plan::Data {
     Pos first = 0;                      // position of its first new token
     std::uint32_t count = 0;
     std::uint32_t first_row = 0;
-    std::uint32_t first_span = 0, spans = 0;  // into `cells`
-    bool exact = false;                       // ids were given and the lineage was exact: publish at the end
+    std::array<std::uint32_t, kMaxPools> first_span{};  // of each pool, into Part::cells
+    bool exact = false;  // ids were given and the lineage was exact: publish at the end
     Pos end() const { return first + static_cast<Pos>(count); }
   };
-  std::span<const CellSpan> cells_of(const Item& item) const {
-    return std::span(cells).subspan(item.first_span, item.spans);
+  // The new cells of one pool.
+  struct Part {
+    std::vector<CellSpan> cells;        // of all items, in token order
+    std::vector<BlockIndex> to_commit;  // ascending, not committed yet
+  };
+  const Part& part(std::size_t pool) const { return pool == 0 ? base : windows[pool - 1]; }
+  std::span<const CellSpan> cells_of(const Item& item, std::size_t pool = 0) const {
+    const Part& of = part(pool);
+    const auto index = static_cast<std::size_t>(&item - items.data());
+    const std::size_t begin = item.first_span[pool];
+    const std::size_t end = index + 1 < items.size() ? items[index + 1].first_span[pool] : of.cells.size();
+    return std::span(of.cells).subspan(begin, end - begin);
   }
   std::span<const Token> tokens_of(const Item& item) const {
     return std::span(tokens).subspan(item.first_row, item.count);
@@ -68,9 +95,9 @@ struct Plan::Data {
   std::uint64_t generation = 0;
   std::uint32_t rows = 0;
   std::vector<Item> items;
-  std::vector<CellSpan> cells;        // of all items, in token order
-  std::vector<Token> tokens;          // one per row, 0 where no id was given
-  std::vector<BlockIndex> to_commit;  // ascending, not committed yet
+  Part base;
+  std::vector<Part> windows;
+  std::vector<Token> tokens;  // one per row, 0 where no id was given
 };
 
 struct Cache::Impl {
@@ -90,7 +117,7 @@ struct Cache::Impl {
 
   using Sequence = SequenceState;
 
-  Impl(CacheConfig given, Backend& machine);
+  Impl(CacheConfig given, PoolSizes sizes, Backend& machine);
   ~Impl();
   Impl(const Impl&) = delete;
   Impl& operator=(const Impl&) = delete;
@@ -117,18 +144,52 @@ struct Cache::Impl {
   void publish(const Plan::Data& plan, const Plan::Data::Item& item);
   void adopt_path(Sequence& sequence, Pos begin, Pos end);
 
+  // --- windows (windows.cpp, resume.cpp) ---------------------------------------
+  // Without window pools all of these find nothing to do.
+  std::vector<WindowRuns> empty_windows();
+  // Lets go of the cells that the sequence's next token does not see.
+  void trim(Sequence& sequence);
+  // Whether the window pools have all that the next token of `runs` sees.
+  bool continues(const RunList& runs, std::span<const WindowRuns> windows) const;
+  // The deepest place, at most `limit` tokens deep, where a sequence continues exactly that begins
+  // with the exact tokens in `path`: a live sequence has the cells, or `point` is there.
+  struct Place {
+    Pos depth = 0;
+    const Sequence* live = nullptr;
+    std::optional<ResumePoints::PointId> point = std::nullopt;
+  };
+  Place continuation(std::span<const Run> path, Pos limit, std::optional<ResumePoints::PointId> point) const;
+  std::vector<WindowRuns> windows_at(const Place& place);
+  // The same for the exact tokens of a sequence.
+  Place continuation(const Sequence& sequence, Pos limit) const;
+  // Makes places behind exact tokens resume points if the windows have the cells.
+  bool add_point(Sequence& sequence, Pos depth);
+  void add_points(Sequence& sequence, Pos begin) noexcept;  // those due behind `begin`
+  void add_last_point(Sequence& sequence) noexcept;
+  // What a sequence has there after an edit. Throws Unsupported where its next token would miss cells.
+  std::vector<WindowRuns> windows_without(const Sequence& sequence, Span gone, const RunList& rest);
+  std::vector<WindowRuns> windows_with(const Sequence& target, const Sequence& source, Span wanted,
+                                       const RunList& runs);
+  std::vector<WindowRuns> windows_shifted(const Sequence& sequence, Span moved, Pos delta, Pos rotation);
+  // Throws Unsupported: an edit would lose what the windows no longer have.
+  [[noreturn]] void refuse_edit(const Sequence& sequence, const char* method, Pos end) const;
+
   // Appends the item's cells to its sequence, all or nothing.
   void take(const Plan::Data& plan, const Plan::Data::Item& item);
+  void commit_blocks(const Plan::Data& plan);  // throws OutOfMemory
   // Undoes take() for those items that went through it.
   void take_back(std::span<const Plan::Data::Item> items) noexcept;
 
   std::uint32_t evict(std::uint32_t cells, EvictReason reason);
-  void release_excess_blocks();
-  std::uint32_t compact(std::uint64_t budget_bytes);  // no step may be open
+  std::uint32_t free_window_cells(std::uint32_t wanted);  // until so many are free in each window pool
+  std::uint32_t compact(std::uint64_t budget_bytes);      // no step may be open
+  std::uint32_t compact(std::size_t pool, std::uint32_t budget);
+  bool is_fragmented(const CellPool& pool) const;
   void compact_if_fragmented() noexcept;
-  std::uint32_t gather_runs(std::uint32_t budget);   // these two move so many cells at most
-  std::uint32_t empty_blocks(std::uint32_t budget);  // and return how many
-  std::uint32_t move_cells(const CellMoves& moves, RunList::Relocation& lists);  // all or nothing
+  std::uint32_t gather_runs(std::size_t pool, std::uint32_t budget);   // these two move so many
+  std::uint32_t empty_blocks(std::size_t pool, std::uint32_t budget);  // cells at most, and return how many
+  // All or nothing.
+  std::uint32_t move_cells(std::size_t pool, const CellMoves& moves, RunList::Relocation& lists);
 
   // Of the layer's stored K; null: unknown.
   const RopeParams* rope(std::uint32_t layer) const {
@@ -153,32 +214,30 @@ struct Cache::Impl {
   std::optional<Copies> take_copies(std::uint32_t count);
   double now() const { return config.clock(); }
   void touch() { ++generation; }
-  bool is_committed(BlockIndex block) const { return committed[block] != 0; }
-  // Adds the blocks of `spans` that have no memory; the list ascends then.
-  void add_uncommitted(std::span<const CellSpan> spans, std::vector<BlockIndex>& blocks) const;
-  void commit_blocks(std::span<const BlockIndex> blocks);   // throws OutOfMemory, then none is committed
-  void release_blocks(std::span<const BlockIndex> blocks);  // needs no memory if they ascend
-  void poison(BlockIndex block, std::uint64_t freed);       // with PYKV_POISON, what becomes free
-  // Blocks that are not committed are free: every held cell lies in a committed one.
-  std::uint64_t free_committed_blocks() const {
-    return cells.counts().free_blocks + committed_blocks - cells.block_count();
+  std::size_t pools() const { return 1 + windows.size(); }
+  CellPool& pool(std::size_t index) { return index == 0 ? base : windows[index - 1]; }
+  const CellPool& pool(std::size_t index) const { return index == 0 ? base : windows[index - 1]; }
+  const CellPool& pool_of(std::uint32_t layer) const { return pool(config.layers[layer].pool); }
+  static RunList& runs_of(Sequence& sequence, std::size_t pool) {
+    return pool == 0 ? sequence.runs : sequence.windows[pool - 1].runs;
+  }
+  static const RunList& runs_of(const Sequence& sequence, std::size_t pool) {
+    return pool == 0 ? sequence.runs : sequence.windows[pool - 1].runs;
   }
 
   CacheConfig config;
   Backend& backend;
-  const BlockLayout layout;
   const std::uint64_t cache_id;  // unique in the process; plans carry it
-  PoolId pool;
   std::shared_ptr<Link> link = std::make_shared<Link>();
 
-  CellMap cells;
+  CellPool base;                 // pool 0
+  std::deque<CellPool> windows;  // pools 1, 2, …; they stay where they are
   LruPolicy policy;
   PrefixTree tree;
+  ResumePoints points;
   std::unordered_map<SeqId, Sequence> sequences;
   std::uint64_t last_seq = 0;
 
-  std::vector<std::uint8_t> committed;  // per block
-  std::uint64_t committed_blocks = 0;
   Step::Impl* open_step = nullptr;
 
   // Memory of plan() and finish(), kept between steps.
@@ -193,7 +252,8 @@ struct Cache::Impl {
   std::uint64_t generation = 1;
   std::uint64_t alloc_failures = 0;
   std::uint64_t evicted_cells[3] = {0, 0, 0};  // by EvictReason
-  std::uint64_t match_query_tokens = 0, match_hit_tokens = 0;
+  std::uint64_t match_query_tokens = 0, match_hit_tokens = 0, match_no_resume_point_tokens = 0;
+  std::uint64_t points_made = 0, points_used = 0;
   std::uint64_t reclaim_ticks = 0, reclaim_runs = 0;
   std::uint64_t cells_copied = 0, k_bytes_rewritten = 0;
   std::uint64_t compactions = 0, compacted_cells = 0;
@@ -204,9 +264,14 @@ struct Step::Impl {
   std::shared_ptr<Cache::Impl::Link> link;
   std::shared_ptr<const Plan::Data> plan;
   std::vector<Pos> positions;
-  std::vector<CellIndex> cells;             // per row
-  std::optional<AttentionBatch> attention;  // made when it is first asked for
-  std::vector<bool> written;                // per layer
+  // Of one pool.
+  struct Part {
+    std::vector<CellIndex> cells;             // per row
+    std::optional<AttentionBatch> attention;  // made when it is first asked for
+  };
+  Part base;
+  std::vector<Part> windows;
+  std::vector<bool> written;  // per layer
   enum class State : std::uint8_t { open, finished, rolled_back } state = State::open;
 
   // The cache, locked by the caller; throws if it is gone or the step is over.
@@ -214,7 +279,8 @@ struct Step::Impl {
   void check_layer(std::uint32_t layer, const Cache::Impl& cache, const char* method) const;
   // The layer, which must store its own K and V.
   const LayerSpec& check_stored(std::uint32_t layer, const Cache::Impl& cache, const char* method) const;
-  const AttentionBatch& batch();
+  Part& part(std::size_t pool) { return pool == 0 ? base : windows[pool - 1]; }
+  const AttentionBatch& batch(std::size_t pool);
   void close(State how);  // with the lock held
 };
 

@@ -13,24 +13,29 @@ namespace {
 
 // Short runs of nodes of the tree, and of what sequences have for themselves. Cells that several
 // runs hold outside the tree stay: what is in order for one might be in disorder for another.
-CellMoves gather(const Cache::Impl& cache, std::uint32_t budget, std::span<const CellSpan> stuck) {
-  CellMoves moves(cache.cells.block_count());
-  Gathering gathering(cache.cells, moves, budget, stuck);
-  cache.tree.for_cells([&](std::span<const CellSpan> spans) {
-    if (gathering.is_done() || spans.size() < 2) return;
-    std::uint32_t tokens = 0;
-    for (const CellSpan span : spans) tokens += span.length;
-    if (!Gathering::is_worthwhile(spans.size(), tokens)) return;
-    for (const CellSpan span : spans) gathering.add(span);
-    gathering.end();
-  });
+CellMoves gather(const Cache::Impl& cache, std::size_t pool, std::uint32_t budget,
+                 std::span<const CellSpan> stuck) {
+  const CellMap& cells = cache.pool(pool).cells;
+  CellMoves moves(cells.block_count());
+  Gathering gathering(cells, moves, budget, stuck);
+  if (pool == 0) {
+    cache.tree.for_cells([&](std::span<const CellSpan> spans) {
+      if (gathering.is_done() || spans.size() < 2) return;
+      std::uint32_t tokens = 0;
+      for (const CellSpan span : spans) tokens += span.length;
+      if (!Gathering::is_worthwhile(spans.size(), tokens)) return;
+      for (const CellSpan span : spans) gathering.add(span);
+      gathering.end();
+    });
+  }
   for (const auto& [seq, sequence] : cache.sequences) {
     if (gathering.is_done()) break;
-    if (!Gathering::is_worthwhile(sequence.runs.runs(), sequence.runs.tokens())) continue;
-    sequence.runs.for_each({sequence.exact_upto, kMaxPos}, [&](const Run& run) {
-      const CellSpan cells{run.cell, run.length};
-      if (cache.cells.is_private(cells))
-        gathering.add(cells);
+    const RunList& runs = Cache::Impl::runs_of(sequence, pool);
+    if (!Gathering::is_worthwhile(runs.runs(), runs.tokens())) continue;
+    runs.for_each({pool == 0 ? sequence.exact_upto : 0, kMaxPos}, [&](const Run& run) {
+      const CellSpan span{run.cell, run.length};
+      if (cells.is_private(span))
+        gathering.add(span);
       else
         gathering.end();
     });
@@ -43,30 +48,32 @@ CellMoves gather(const Cache::Impl& cache, std::uint32_t budget, std::span<const
 
 // A sequence may go on behind the end of a node in the same block. Its cells there are one piece,
 // which then stays, so that the others can move.
-std::uint32_t Cache::Impl::gather_runs(std::uint32_t budget) {
-  CellMoves moves = gather(*this, budget, {});
+std::uint32_t Cache::Impl::gather_runs(std::size_t pool, std::uint32_t budget) {
+  CellMoves moves = gather(*this, pool, budget, {});
   if (moves.is_empty()) return 0;
   RunList::Relocation lists;
-  for (const auto& [seq, sequence] : sequences) lists.add(sequence.runs);
+  for (const auto& [seq, sequence] : sequences) lists.add(runs_of(sequence, pool));
   const std::vector<CellSpan> torn = lists.restrict(moves);
   if (!torn.empty()) {
-    moves = gather(*this, budget, torn);
+    moves = gather(*this, pool, budget, torn);
     lists.restrict(moves);
   }
-  return move_cells(moves, lists);
+  return move_cells(pool, moves, lists);
 }
 
-std::uint32_t Cache::Impl::empty_blocks(std::uint32_t budget) {
+std::uint32_t Cache::Impl::empty_blocks(std::size_t pool, std::uint32_t budget) {
+  const CellMap& cells = this->pool(pool).cells;
   CellMoves moves(cells.block_count());
   Evacuation(cells, moves, budget).run();
   if (moves.is_empty()) return 0;
   RunList::Relocation lists;
-  for (const auto& [seq, sequence] : sequences) lists.add(sequence.runs);
+  for (const auto& [seq, sequence] : sequences) lists.add(runs_of(sequence, pool));
   lists.restrict(moves);
-  return move_cells(moves, lists);
+  return move_cells(pool, moves, lists);
 }
 
-std::uint32_t Cache::Impl::move_cells(const CellMoves& moves, RunList::Relocation& lists) {
+std::uint32_t Cache::Impl::move_cells(std::size_t index, const CellMoves& moves, RunList::Relocation& lists) {
+  CellPool& pool = this->pool(index);
   std::vector<CellIndex> from, to;
   std::vector<CellSpan> targets;
   moves.for_each([&](const CellMoves::Move& move) {
@@ -78,32 +85,49 @@ std::uint32_t Cache::Impl::move_cells(const CellMoves& moves, RunList::Relocatio
   });
   if (from.empty()) return 0;
   std::vector<BlockIndex> to_commit;
-  add_uncommitted(targets, to_commit);
-  PrefixTree::Relocation nodes(tree, moves);
-  FreshBlocks fresh(*this, to_commit);
-  backend.copy_cells(pool, from, to);
-  cells.relocate(moves);  // the last step that can fail
+  pool.add_uncommitted(targets, to_commit);
+  std::optional<PrefixTree::Relocation> nodes;
+  std::optional<ResumePoints::Relocation> places;
+  if (index == 0)
+    nodes.emplace(tree, moves);
+  else
+    places.emplace(points, index - 1, moves);
+  FreshBlocks fresh(pool, to_commit);
+  backend.copy_cells(pool.id, from, to);
+  pool.cells.relocate(moves);  // the last step that can fail
   lists.apply(moves);
-  nodes.apply();
+  if (nodes) nodes->apply();
+  if (places) places->apply();
   fresh.keep();
   touch();
   return static_cast<std::uint32_t>(from.size());
 }
 
 // Blocks are emptied last: gathering leaves some with few cells, and takes whole free ones.
-std::uint32_t Cache::Impl::compact(std::uint64_t budget_bytes) {
-  const auto budget = static_cast<std::uint32_t>(std::min<std::uint64_t>(
-      budget_bytes / layout.bytes_per_cell(), std::numeric_limits<std::int32_t>::max()));
-  if (budget == 0) return 0;
-  std::uint32_t moved = gather_runs(budget);
+std::uint32_t Cache::Impl::compact(std::size_t pool, std::uint32_t budget) {
+  std::uint32_t moved = gather_runs(pool, budget);
   try {
-    moved += empty_blocks(budget - moved);
+    moved += empty_blocks(pool, budget - moved);
   } catch (const std::bad_alloc&) {
     if (moved == 0) throw;  // else one half is done
   } catch (const OutOfMemory&) {
     if (moved == 0) throw;
   }
-  compacted_cells += moved;
+  return moved;
+}
+
+std::uint32_t Cache::Impl::compact(std::uint64_t budget_bytes) {
+  std::uint32_t moved = 0;
+  for (std::size_t i = 0; i < pools(); ++i) {
+    const std::uint64_t each = pool(i).layout.bytes_per_cell();
+    const auto budget = static_cast<std::uint32_t>(
+        std::min<std::uint64_t>(budget_bytes / each, std::numeric_limits<std::int32_t>::max()));
+    if (budget == 0) continue;
+    const std::uint32_t here = compact(i, budget);
+    budget_bytes -= here * each;
+    compacted_cells += here;
+    moved += here;
+  }
   if (moved > 0) ++compactions;
   return moved;
 }

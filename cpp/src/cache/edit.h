@@ -34,11 +34,12 @@ class Edit {
   Edit(const Edit&) = delete;
   Edit& operator=(const Edit&) = delete;
 
-  void apply(RunList runs) noexcept {
+  void apply(RunList runs, std::vector<WindowRuns> windows) noexcept {
     sequence_.announced.reset();
     std::swap(sequence_.holder, holder_);
     sequence_.exact_upto = exact_;
     sequence_.runs = std::move(runs);
+    sequence_.windows = std::move(windows);
     cache_.touch();
   }
 

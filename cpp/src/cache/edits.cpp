@@ -34,14 +34,15 @@ void Cache::remove(SeqId seq, std::optional<Span> span) {
   if (!first_in(sequence.runs, gone)) return;
   RunList rest = sequence.runs;
   rest.remove(gone);
-  Edit(c, sequence, gone.begin).apply(std::move(rest));
+  Edit(c, sequence, gone.begin).apply(std::move(rest), c.windows_without(sequence, gone, rest));
 }
 
 void Cache::clear(SeqId seq) {
   Impl& c = *impl_;
   const auto lock = c.link->lock();
   Impl::Sequence& sequence = c.find_for_change(seq, "clear");
-  Edit(c, sequence, 0).apply(RunList(c.cells));
+  std::vector<WindowRuns> windows = c.empty_windows();
+  Edit(c, sequence, 0).apply(RunList(c.base.cells), std::move(windows));
 }
 
 void Cache::copy(SeqId from, std::optional<Span> span, SeqId to) {
@@ -59,10 +60,12 @@ void Cache::copy(SeqId from, std::optional<Span> span, SeqId to) {
     throw InvalidArgument(where("copy") + "sequence " + std::to_string(to.value) + " has tokens in the " +
                           text(wanted) + "; remove() them first");
   }
+  std::vector<WindowRuns> windows = c.windows_with(target, source, wanted, runs);
   if (target.runs.tokens() == 0 && *first == 0 && source.name_space == target.name_space)
-    Edit(c, target, source, std::min(source.exact_upto, wanted.end)).apply(std::move(runs));
+    Edit(c, target, source, std::min(source.exact_upto, wanted.end))
+        .apply(std::move(runs), std::move(windows));
   else
-    Edit(c, target, *first).apply(std::move(runs));
+    Edit(c, target, *first).apply(std::move(runs), std::move(windows));
 }
 
 void Cache::shift(SeqId seq, std::optional<Span> span, Pos delta) {
@@ -82,8 +85,62 @@ void Cache::shift(SeqId seq, std::optional<Span> span, Pos delta) {
   }
   RunList runs = sequence.runs;
   runs.shift(moved, delta, rotates ? delta : 0);
-  Edit(c, sequence, *first).apply(std::move(runs));
+  std::vector<WindowRuns> windows = c.windows_shifted(sequence, moved, delta, rotates ? delta : 0);
+  if (!c.continues(runs, windows)) c.refuse_edit(sequence, "shift", runs.end());
+  Edit(c, sequence, *first).apply(std::move(runs), std::move(windows));
   c.straighten(sequence);
+}
+
+// Without the tokens of `gone`. Where the tail goes and the windows do not have what comes to be
+// the end, a place where others have it will do.
+std::vector<WindowRuns> Cache::Impl::windows_without(const Sequence& sequence, Span gone,
+                                                     const RunList& rest) {
+  if (!continues(rest, sequence.windows)) {
+    const Place place = continuation(sequence, rest.end());
+    if (place.depth != rest.end()) refuse_edit(sequence, "remove", rest.end());
+    return windows_at(place);
+  }
+  std::vector<WindowRuns> kept = sequence.windows;
+  for (WindowRuns& window : kept) {
+    window.runs.remove(gone);
+    window.kept_from = std::min(window.kept_from, rest.end());
+  }
+  return kept;
+}
+
+// What `target` has once it got the tokens of `wanted`; `runs` are all it has then.
+std::vector<WindowRuns> Cache::Impl::windows_with(const Sequence& target, const Sequence& source, Span wanted,
+                                                  const RunList& runs) {
+  std::vector<WindowRuns> made = target.windows;
+  for (std::size_t i = 0; i < made.size(); ++i) {
+    const WindowRuns& from = source.windows[i];
+    const std::optional<Pos> lost = source.runs.previous(std::min(wanted.end, from.kept_from));
+    if (lost && *lost >= wanted.begin) made[i].kept_from = std::max(made[i].kept_from, *lost + 1);
+    made[i].runs.insert(from.runs, wanted);
+    made[i].runs.remove({0, made[i].kept_from});
+  }
+  if (continues(runs, made)) return made;
+  if (target.runs.tokens() == 0 && source.runs.begin() == 0 && wanted.begin == 0 &&
+      wanted.end <= source.exact_upto) {
+    const Place place = continuation(source, wanted.end);
+    if (place.depth == wanted.end) return windows_at(place);
+  }
+  refuse_edit(source, "copy", runs.end());
+}
+
+// The order of tokens stays, so the last one that a window has lost stays the last one.
+std::vector<WindowRuns> Cache::Impl::windows_shifted(const Sequence& sequence, Span moved, Pos delta,
+                                                     Pos rotation) {
+  std::vector<WindowRuns> made = sequence.windows;
+  for (WindowRuns& kept : made) {
+    const std::optional<Pos> lost = sequence.runs.previous(kept.kept_from);
+    if (kept.runs.shift_room(moved).has(delta)) kept.runs.shift(moved, delta, rotation);
+    if (lost)
+      kept.kept_from = *lost + 1 + (*lost >= moved.begin && *lost < moved.end ? delta : 0);
+    else
+      kept.kept_from = 0;
+  }
+  return made;
 }
 
 bool Cache::Impl::rotates(const char* method) const {

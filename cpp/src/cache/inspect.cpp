@@ -16,11 +16,15 @@ Pos Cache::exact_upto(SeqId seq) const {
   return impl_->find(seq, "exact_upto").exact_upto;
 }
 
-std::vector<Run> Cache::runs(SeqId seq) const {
+std::vector<Run> Cache::runs(SeqId seq, std::uint32_t pool) const {
   const auto lock = impl_->link->lock();
   const Impl::Sequence& sequence = impl_->find(seq, "runs");
+  if (pool >= impl_->pools()) {
+    throw InvalidArgument(where("runs") + "pool is " + std::to_string(pool) + ", the cache has " +
+                          std::to_string(impl_->pools()));
+  }
   std::vector<Run> runs;
-  sequence.runs.for_each({0, sequence.end()}, [&](const Run& run) { runs.push_back(run); });
+  Impl::runs_of(sequence, pool).for_each({0, sequence.end()}, [&](const Run& run) { runs.push_back(run); });
   return runs;
 }
 
@@ -78,21 +82,40 @@ void check_exact(const Cache::Impl& cache, const Cache::Impl::Sequence& sequence
   require(cells(own) == cells(path), name + " has exact tokens in other cells than the tree");
 }
 
-void check_blocks(const Cache::Impl& cache) {
-  std::uint64_t committed = 0, free_committed = 0;
-  for (BlockIndex block = 0; block < cache.cells.block_count(); ++block) {
-    if (cache.is_committed(block)) {
-      ++committed;
-      free_committed += cache.cells.block_is_free(block) ? 1 : 0;
-    } else {
-      require(cache.cells.block_is_free(block),
-              "block " + std::to_string(block) + " is held but not committed");
-    }
-  }
-  require(committed == cache.committed_blocks, "committed blocks do not add up");
-  require(free_committed == cache.free_committed_blocks(), "free committed blocks do not add up");
-  require(cache.config.pool_bytes == 0 || committed * cache.layout.block_bytes() <= cache.config.pool_bytes,
-          "committed bytes exceed the budget");
+// The tokens of a sequence in a window pool are its tokens from `kept_from` on.
+void check_window(const Cache::Impl& cache, const Cache::Impl::Sequence& sequence, std::size_t index,
+                  const std::string& name) {
+  const WindowRuns& kept = sequence.windows[index];
+  const auto positions = [](const RunList& runs, Pos from) {
+    std::vector<Pos> out;
+    runs.for_each({from, kMaxPos}, [&](const Run& run) {
+      for (std::uint32_t i = 0; i < run.length; ++i) out.push_back(run.first + static_cast<Pos>(i));
+    });
+    return out;
+  };
+  require(positions(kept.runs, 0) == positions(sequence.runs, kept.kept_from),
+          name + " has other tokens in a window pool than from kept_from on");
+  require(cache.continues(sequence.runs, sequence.windows),
+          name + " has lost cells that its next token sees");
+}
+
+void check_pool(const Cache::Impl& cache, std::size_t pool) {
+  cache.pool(pool).check_integrity("pool " + std::to_string(pool));
+  const CellCounts& counts = cache.pool(pool).cells.counts();
+  std::vector<bool> held(counts.capacity);
+  for (const auto& [id, sequence] : cache.sequences) check_runs(Cache::Impl::runs_of(sequence, pool), held);
+  require(static_cast<std::uint64_t>(std::count(held.begin(), held.end(), true)) == counts.active,
+          "active cells are not those of the sequences");
+}
+
+void check_sequence(const Cache::Impl& cache, SeqId id, const Cache::Impl::Sequence& sequence) {
+  const std::size_t depth =
+      sequence.announced ? sequence.announced->size() : static_cast<std::size_t>(sequence.exact_upto);
+  const std::string name = "sequence " + std::to_string(id.value);
+  require(cache.tree.depth(sequence.holder) == depth, name + " holds another depth than it should");
+  check_exact(cache, sequence, name);
+  require(sequence.windows.size() == cache.windows.size(), name + " has not one list for each window pool");
+  for (std::size_t i = 0; i < sequence.windows.size(); ++i) check_window(cache, sequence, i, name);
 }
 
 }  // namespace
@@ -100,23 +123,16 @@ void check_blocks(const Cache::Impl& cache) {
 void Cache::check_integrity() const {
   const Impl& c = *impl_;
   const auto lock = c.link->lock();
-  c.cells.check_integrity();
   c.tree.check_integrity();
-  check_blocks(c);
-  std::vector<bool> held(c.cells.counts().capacity);
-  for (const auto& [id, sequence] : c.sequences) {
-    check_runs(sequence.runs, held);
-    const std::size_t depth =
-        sequence.announced ? sequence.announced->size() : static_cast<std::size_t>(sequence.exact_upto);
-    const std::string name = "sequence " + std::to_string(id.value);
-    require(c.tree.depth(sequence.holder) == depth, name + " holds another depth than it should");
-    check_exact(c, sequence, name);
+  c.points.check_integrity();
+  std::uint64_t committed = 0;
+  for (std::size_t pool = 0; pool < c.pools(); ++pool) {
+    check_pool(c, pool);
+    committed += c.pool(pool).committed_blocks() * c.pool(pool).layout.block_bytes();
   }
+  require(c.config.pool_bytes == 0 || committed <= c.config.pool_bytes, "committed bytes exceed the budget");
+  for (const auto& [id, sequence] : c.sequences) check_sequence(c, id, sequence);
   require(c.tree.counts().holders == c.sequences.size(), "holders of the tree do not match the sequences");
-  const CellCounts& counts = c.cells.counts();
-  require(static_cast<std::uint64_t>(std::count(held.begin(), held.end(), true)) == counts.active,
-          "active cells are not those of the sequences");
-  require(counts.active + counts.idle + counts.free == counts.capacity, "cell states do not add up");
 }
 
 }  // namespace pykv

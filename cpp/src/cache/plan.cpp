@@ -34,28 +34,49 @@ void check_position(Pos end, std::uint32_t count, std::size_t index) {
 }
 
 // The last cell of the sequence as readers see it, to continue next to it.
-std::optional<CellIndex> last_cell(const Cache::Impl::Sequence& sequence) {
-  const auto last = sequence.in_step ? sequence.runs.find(sequence.end() - 1) : sequence.runs.last();
+std::optional<CellIndex> last_cell(const Cache::Impl::Sequence& sequence, std::size_t pool) {
+  const RunList& runs = Cache::Impl::runs_of(sequence, pool);
+  const auto last = sequence.in_step ? runs.find(sequence.end() - 1) : runs.last();
   if (!last) return std::nullopt;
   return last->cell + static_cast<std::uint32_t>(sequence.end() - 1 - last->first);
 }
 
-// Where the tokens of all items go.
-void add_cells(const Cache::Impl& cache, const FoundCells& found, Plan::Data& data) {
-  data.cells.reserve(data.items.size());
+// Where the tokens of all items go in one pool; false: it has not enough cells.
+bool find_cells(Cache::Impl& cache, std::size_t index, std::uint64_t rows, Plan::Data& data) {
+  const CellPool& pool = cache.pool(index);
+  FoundCells& found = cache.scratch.found;
+  if (rows > pool.cells.counts().free || !pool.cells.find(cache.scratch.wanted, found)) return false;
+  Plan::Data::Part& part = index == 0 ? data.base : data.windows[index - 1];
+  part.cells.reserve(data.items.size());
   for (std::size_t i = 0; i < data.items.size(); ++i) {
     const std::span<const CellSpan> spans = found.of(i);
-    data.items[i].first_span = static_cast<std::uint32_t>(data.cells.size());
-    data.items[i].spans = static_cast<std::uint32_t>(spans.size());
-    data.cells.insert(data.cells.end(), spans.begin(), spans.end());
+    data.items[i].first_span[index] = static_cast<std::uint32_t>(part.cells.size());
+    part.cells.insert(part.cells.end(), spans.begin(), spans.end());
   }
-  cache.add_uncommitted(data.cells, data.to_commit);
+  pool.add_uncommitted(part.cells, part.to_commit);
+  return true;
+}
+
+bool find_cells(Cache::Impl& cache, std::uint64_t rows, Plan::Data& data) {
+  if (!find_cells(cache, 0, rows, data)) return false;
+  data.windows.resize(cache.windows.size());
+  for (std::size_t pool = 1; pool < cache.pools(); ++pool) {
+    for (std::size_t i = 0; i < data.items.size(); ++i)
+      cache.scratch.wanted[i].after = last_cell(*data.items[i].sequence, pool);
+    if (!find_cells(cache, pool, rows, data)) return false;
+  }
+  return true;
 }
 
 }  // namespace
 
 std::uint32_t Plan::tokens() const { return data_ ? data_->rows : 0; }
-std::uint64_t Plan::blocks_to_commit() const { return data_ ? data_->to_commit.size() : 0; }
+std::uint64_t Plan::blocks_to_commit() const {
+  if (!data_) return 0;
+  std::uint64_t blocks = data_->base.to_commit.size();
+  for (const Data::Part& part : data_->windows) blocks += part.to_commit.size();
+  return blocks;
+}
 
 std::optional<Plan> Cache::plan(std::span<const StepRequest> requests) const {
   Impl& c = *impl_;  // of which scratch memory and counters change
@@ -90,9 +111,10 @@ std::optional<Plan> Cache::plan(std::span<const StepRequest> requests) const {
     CellRequest& wanted = scratch.wanted.emplace_back();
     wanted.seq = request.seq;
     wanted.cells = request.count;
-    wanted.after = last_cell(sequence);
+    wanted.after = last_cell(sequence, 0);
+    if (!c.windows.empty()) c.trim(sequence);
   }
-  if (rows > c.cells.counts().free || !c.cells.find(scratch.wanted, scratch.found)) {
+  if (!find_cells(c, rows, *data)) {
     ++c.alloc_failures;
     return std::nullopt;
   }
@@ -102,23 +124,19 @@ std::optional<Plan> Cache::plan(std::span<const StepRequest> requests) const {
     data->tokens.insert(data->tokens.end(), request.tokens.begin(), request.tokens.end());
     if (request.tokens.empty()) data->tokens.resize(data->tokens.size() + request.count);
   }
-  add_cells(c, scratch.found, *data);
   Plan plan;
   plan.data_ = std::move(data);
   return plan;
 }
 
-void Cache::Impl::take(const Plan::Data& plan, const Item& item) {
-  Sequence& sequence = *item.sequence;
-  const std::span<const CellSpan> spans = plan.cells_of(item);
-  Sequence::Before& before = sequence.in_step.emplace(Sequence::Before{});
-  before.end = item.first;
-  before.lease = cells.lease(item.seq, spans.front().begin / kBlockCells);
+namespace {
+
+void append(CellMap& cells, const Item& item, std::span<const CellSpan> spans, RunList& runs) {
   Pos next = item.first;
   for (const CellSpan span : spans) {
     cells.take(item.seq, span);
     try {
-      sequence.runs.append({next, span.begin, span.length, 0}, RunList::Hold::adopt);
+      runs.append({next, span.begin, span.length, 0}, RunList::Hold::adopt);
     } catch (...) {
       cells.drop_holder(span);
       throw;
@@ -127,17 +145,34 @@ void Cache::Impl::take(const Plan::Data& plan, const Item& item) {
   }
 }
 
+}  // namespace
+
+void Cache::Impl::take(const Plan::Data& plan, const Item& item) {
+  Sequence& sequence = *item.sequence;
+  Sequence::Before& before = sequence.in_step.emplace(Sequence::Before{});
+  before.end = item.first;
+  before.lease = base.cells.lease(item.seq, plan.cells_of(item).front().begin / kBlockCells);
+  for (std::size_t i = 0; i < windows.size(); ++i)
+    sequence.windows[i].lease_before =
+        windows[i].cells.lease(item.seq, plan.cells_of(item, i + 1).front().begin / kBlockCells);
+  for (std::size_t i = 0; i < pools(); ++i)
+    append(pool(i).cells, item, plan.cells_of(item, i), runs_of(sequence, i));
+}
+
 // Cutting off what was appended last needs no memory: append() made those nodes this list's.
 void Cache::Impl::take_back(std::span<const Item> items) noexcept {
   for (const Item& item : items) {
     Sequence& sequence = *item.sequence;
     if (!sequence.in_step) continue;
-    try {
-      sequence.runs.truncate(sequence.in_step->end);
-    } catch (const IntegrityError&) {
-      // The map lost a holder before; check_integrity() reports it, ending here would not.
+    for (std::size_t i = 0; i < pools(); ++i) {
+      try {
+        runs_of(sequence, i).truncate(sequence.in_step->end);
+      } catch (const IntegrityError&) {
+        // The map lost a holder before; check_integrity() reports it, ending here would not.
+      }
+      pool(i).cells.restore_lease(item.seq,
+                                  i == 0 ? sequence.in_step->lease : sequence.windows[i - 1].lease_before);
     }
-    cells.restore_lease(item.seq, sequence.in_step->lease);
     sequence.in_step.reset();
   }
 }
@@ -146,16 +181,31 @@ namespace {
 
 void add_rows(Step::Impl& step, const Plan::Data& plan) {
   step.positions.reserve(plan.rows);
-  step.cells.reserve(plan.rows);
   for (const Item& item : plan.items) {
     for (Pos at = item.first; at < item.end(); ++at) step.positions.push_back(at);
   }
-  for (const CellSpan span : plan.cells) {
-    for (std::uint32_t i = 0; i < span.length; ++i) step.cells.push_back(span.begin + i);
+  step.windows.resize(plan.windows.size());
+  for (std::size_t pool = 0; pool <= plan.windows.size(); ++pool) {
+    std::vector<CellIndex>& cells = step.part(pool).cells;
+    cells.reserve(plan.rows);
+    for (const CellSpan span : plan.part(pool).cells) {
+      for (std::uint32_t i = 0; i < span.length; ++i) cells.push_back(span.begin + i);
+    }
   }
 }
 
 }  // namespace
+
+// Of all pools or none.
+void Cache::Impl::commit_blocks(const Plan::Data& plan) {
+  std::size_t done = 0;
+  try {
+    for (; done < pools(); ++done) pool(done).commit_blocks(plan.part(done).to_commit);
+  } catch (...) {
+    while (done-- > 0) pool(done).release_blocks(plan.part(done).to_commit);
+    throw;
+  }
+}
 
 Step Cache::commit(Plan plan) {
   Impl& c = *impl_;
@@ -171,12 +221,12 @@ Step Cache::commit(Plan plan) {
   auto step = std::make_unique<Step::Impl>();
   step->link = c.link;
   step->plan = plan.data_;
-  step->written.resize(c.layout.layer_count());
+  step->written.resize(c.config.layers.size());
   add_rows(*step, data);
 
   try {
     for (const Item& item : data.items) c.take(data, item);
-    c.commit_blocks(data.to_commit);
+    c.commit_blocks(data);
   } catch (...) {
     c.take_back(data.items);
     throw;

@@ -93,9 +93,10 @@ bool has_many_rotations(const RunList& runs) {
 std::optional<Cache::Impl::Copies> Cache::Impl::take_copies(std::uint32_t count) {
   const CellRequest request{{}, count, std::nullopt};
   FoundCells found;
+  CellMap& cells = base.cells;
   if (!cells.find({&request, 1}, found)) return std::nullopt;
   Copies copies{RunList(cells), {}};
-  add_uncommitted(found.of(0), copies.to_commit);
+  base.add_uncommitted(found.of(0), copies.to_commit);
   for (const CellSpan span : found.of(0)) {
     cells.take({}, span);
     try {
@@ -111,11 +112,11 @@ std::optional<Cache::Impl::Copies> Cache::Impl::take_copies(std::uint32_t count)
 bool Cache::Impl::divide(Sequence& sequence, Span span, Pos divisor, bool rotates) {
   Edit edit(*this, sequence, *sequence.runs.next(span.begin) / divisor);
   if (!rotates) {
-    edit.apply(divided(sequence.runs, span, divisor, nullptr));
+    edit.apply(divided(sequence.runs, span, divisor, nullptr), {});
     return true;
   }
   sequence.runs.own(span);
-  Moves moves = moves_of(cells, sequence.runs, span, divisor);
+  Moves moves = moves_of(base.cells, sequence.runs, span, divisor);
   const auto count = static_cast<std::uint32_t>(std::count(moves.to.begin(), moves.to.end(), kCopy));
   const std::optional<Copies> copies = take_copies(count);
   if (!copies) return false;
@@ -128,11 +129,11 @@ bool Cache::Impl::divide(Sequence& sequence, Span span, Pos divisor, bool rotate
   }
   RunList runs = divided(sequence.runs, span, divisor, &moves);
   const std::vector<const RopeParams*> ropes = ropes_of_stored_k();
-  FreshBlocks fresh(*this, copies->to_commit);
-  backend.copy_cells(pool, from, to);
-  backend.rewrite_k(pool, moves.from, moves.to, moves.deltas, ropes);
+  FreshBlocks fresh(base, copies->to_commit);
+  backend.copy_cells(base.id, from, to);
+  backend.rewrite_k(base.id, moves.from, moves.to, moves.deltas, ropes);
   fresh.keep();
-  edit.apply(std::move(runs));
+  edit.apply(std::move(runs), {});
   cells_copied += count;
   k_bytes_rewritten += moves.to.size() * k_bytes_per_cell();
   return true;
@@ -149,12 +150,13 @@ std::uint64_t Cache::Impl::k_bytes_per_cell() const {
   std::uint64_t bytes = 0;
   for (std::uint32_t layer = 0; layer < config.layers.size(); ++layer)
     if (!config.layers[layer].kv_from_layer)
-      bytes += std::uint64_t{layout.place(layer).kv_heads} * layout.place(layer).k.bytes / kBlockCells;
+      bytes +=
+          std::uint64_t{base.layout.place(layer).kv_heads} * base.layout.place(layer).k.bytes / kBlockCells;
   return bytes;
 }
 
 void Cache::Impl::straighten(Sequence& sequence) noexcept {
-  if (!has_many_rotations(sequence.runs)) return;
+  if (!windows.empty() || !has_many_rotations(sequence.runs)) return;
   try {
     Pos first = kMaxPos;
     sequence.runs.for_each({sequence.exact_upto, sequence.runs.end()}, [&](const Run& run) {
@@ -184,9 +186,13 @@ void Cache::divide(SeqId seq, std::optional<Span> span, Pos divisor) {
                           ", before one outside the span at " + std::to_string(*before) +
                           "; shift() the span to the right first, or remove() that one");
   }
+  if (!c.windows.empty()) {
+    throw Unsupported(where("divide") +
+                      "a cache with window pools cannot divide positions; keep all cells (layers in pool 0)");
+  }
   if (!c.divide(sequence, moved, divisor, rotates)) {
     throw OutOfCells(where("divide") + "cells of the span are shared and must be copied, but only " +
-                     std::to_string(c.cells.counts().free) +
+                     std::to_string(c.base.cells.counts().free) +
                      " are free; evict() idle cells, erase() sequences or make a larger cache");
   }
 }

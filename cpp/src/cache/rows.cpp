@@ -11,9 +11,9 @@ struct Tokens {
   std::vector<Pos> moved;
 };
 
-Tokens tokens_of(const Cache::Impl::Sequence& sequence, Span span) {
+Tokens tokens_of(const RunList& runs, Span span) {
   Tokens tokens;
-  sequence.runs.for_each(span, [&](const Run& run) {
+  runs.for_each(span, [&](const Run& run) {
     for (std::uint32_t i = 0; i < run.length; ++i) tokens.cells.push_back(run.cell + i);
     tokens.moved.insert(tokens.moved.end(), run.length, run.rotation);
   });
@@ -21,9 +21,9 @@ Tokens tokens_of(const Cache::Impl::Sequence& sequence, Span span) {
 }
 
 const LayerSpec& layer_of(const Cache::Impl& cache, std::uint32_t layer, const char* method) {
-  if (layer < cache.layout.layer_count()) return cache.config.layers[layer];
+  if (layer < cache.config.layers.size()) return cache.config.layers[layer];
   throw InvalidArgument(where(method) + "layer is " + std::to_string(layer) + ", the cache has " +
-                        std::to_string(cache.layout.layer_count()) + " layers");
+                        std::to_string(cache.config.layers.size()) + " layers");
 }
 
 // Only K that depends on positions is ever moved, and then its rope is known.
@@ -39,11 +39,12 @@ Cache::RowValues Cache::read_rows(SeqId seq, std::uint32_t layer, std::optional<
   const auto lock = c.link->lock();
   const Impl::Sequence& sequence = c.find(seq, "read_rows");
   const LayerSpec& spec = layer_of(c, layer, "read_rows");
-  const Tokens tokens = tokens_of(sequence, checked_span(span, sequence.bounds(), "read_rows"));
+  const Tokens tokens =
+      tokens_of(c.runs_of(sequence, spec.pool), checked_span(span, sequence.bounds(), "read_rows"));
   RowValues values{static_cast<std::uint32_t>(tokens.cells.size()), {}, {}};
   values.k.resize(tokens.cells.size() * spec.kv_heads * spec.k_dim);
   values.v.resize(tokens.cells.size() * spec.kv_heads * spec.v_dim);
-  c.backend.read_kv(c.pool, layer, tokens.cells, values.k, values.v, move_of(c, layer, tokens));
+  c.backend.read_kv(c.pool_of(layer).id, layer, tokens.cells, values.k, values.v, move_of(c, layer, tokens));
   return values;
 }
 
@@ -57,12 +58,14 @@ Cache::RowBytes Cache::export_rows(SeqId seq, std::uint32_t layer, std::optional
                           " stores nothing; export layer " + std::to_string(*spec.kv_from_layer) +
                           ", whose K and V it reads");
   }
-  const Tokens tokens = tokens_of(sequence, checked_span(span, sequence.bounds(), "export_rows"));
+  const Tokens tokens =
+      tokens_of(c.runs_of(sequence, spec.pool), checked_span(span, sequence.bounds(), "export_rows"));
   RowBytes bytes{static_cast<std::uint32_t>(tokens.cells.size()), {}, {}};
   bytes.k.resize(tokens.cells.size() * row_bytes(c.config.type_k, std::size_t{spec.kv_heads} * spec.k_dim));
   if (!spec.v_view_of_k)
     bytes.v.resize(tokens.cells.size() * row_bytes(c.config.type_v, std::size_t{spec.kv_heads} * spec.v_dim));
-  c.backend.export_rows(c.pool, layer, tokens.cells, move_of(c, layer, tokens), bytes.k, bytes.v);
+  c.backend.export_rows(c.pool_of(layer).id, layer, tokens.cells, move_of(c, layer, tokens), bytes.k,
+                        bytes.v);
   return bytes;
 }
 

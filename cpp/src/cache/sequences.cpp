@@ -71,9 +71,10 @@ SeqId Cache::Impl::insert(Sequence sequence) {
 }
 
 void Cache::Impl::drop(std::unordered_map<SeqId, Sequence>::iterator at) {
+  if (!windows.empty()) add_last_point(at->second);
   withdraw_announcement(at->second);
   tree.detach(at->second.holder, now());
-  cells.drop_lease(at->first);
+  for (std::size_t i = 0; i < pools(); ++i) pool(i).cells.drop_lease(at->first);
   sequences.erase(at);
   shrink_table();
   touch();
@@ -114,7 +115,11 @@ void Cache::Impl::settle(Sequence& sequence) {
 SeqId Cache::create(NamespaceId ns) {
   Impl& c = *impl_;
   const auto lock = c.link->lock();
-  return c.insert({ns, RunList(c.cells), c.tree.attach(ns, {}, 0, c.now()), 0, nullptr});
+  std::vector<WindowRuns> windows = c.empty_windows();
+  return c.insert({.name_space = ns,
+                   .runs = RunList(c.base.cells),
+                   .holder = c.tree.attach(ns, {}, 0, c.now()),
+                   .windows = std::move(windows)});
 }
 
 Cache::Opened Cache::open(NamespaceId ns, std::span<const Token> tokens,
@@ -123,9 +128,12 @@ Cache::Opened Cache::open(NamespaceId ns, std::span<const Token> tokens,
   Impl& c = *impl_;
   const auto lock = c.link->lock();
   const PrefixMatch match = c.tree.match(ns, tokens);
-  const std::uint32_t reuse = reusable(match, tokens.size(), max_reuse);
+  const std::uint32_t there = reusable(match, tokens.size(), max_reuse);
+  Impl::Place place{.depth = static_cast<Pos>(there)};
+  if (!c.windows.empty()) place = c.continuation(match.runs, place.depth, c.points.find(ns, tokens, there));
+  const auto reuse = static_cast<std::uint32_t>(place.depth);
 
-  RunList runs(c.cells);
+  RunList runs(c.base.cells);
   for (Run run : match.runs) {
     if (run.first >= static_cast<Pos>(reuse)) break;
     run.length = std::min(run.length, reuse - static_cast<std::uint32_t>(run.first));
@@ -133,17 +141,38 @@ Cache::Opened Cache::open(NamespaceId ns, std::span<const Token> tokens,
   }
   // What follows is announced, unless others have it ready and this sequence was told
   // not to use it: holding what it does not read would only keep it from eviction.
-  const bool announce = match.tokens == reuse && reuse < tokens.size();
-  const SeqId seq = c.insert(
-      {ns, std::move(runs), c.tree.attach(ns, tokens, reuse, c.now()), static_cast<Pos>(reuse), nullptr});
+  const bool announce = match.tokens == there && there < tokens.size();
+  std::vector<WindowRuns> windows = c.windows_at(place);
+  const SeqId seq = c.insert({.name_space = ns,
+                              .runs = std::move(runs),
+                              .holder = c.tree.attach(ns, tokens, reuse, c.now()),
+                              .exact_upto = place.depth,
+                              .windows = std::move(windows),
+                              .branch = reuse < there ? static_cast<Pos>(there) : 0,
+                              .prompt_end = static_cast<Pos>(std::max<std::size_t>(tokens.size(), 1) - 1)});
   if (announce) c.announce(c.sequences.at(seq), tokens);
   c.match_query_tokens += tokens.size();
   c.match_hit_tokens += reuse;
-  return {seq, reuse, match.tokens == reuse ? match.pending : 0};
+  c.match_no_resume_point_tokens += there - reuse;
+  if (place.point) {
+    c.points.use(*place.point);
+    ++c.points_used;
+  }
+  return {seq, reuse, match.tokens == reuse ? match.pending : 0, there - reuse};
 }
 
 std::uint32_t Cache::match(NamespaceId ns, std::span<const Token> tokens) const {
   check_tokens(tokens, "match");
+  const Impl& c = *impl_;
+  const auto lock = c.link->lock();
+  if (c.windows.empty()) return c.tree.match_length(ns, tokens);
+  const PrefixMatch match = c.tree.match(ns, tokens);
+  const auto point = c.points.find(ns, tokens, match.tokens);
+  return static_cast<std::uint32_t>(c.continuation(match.runs, static_cast<Pos>(match.tokens), point).depth);
+}
+
+std::uint32_t Cache::stored(NamespaceId ns, std::span<const Token> tokens) const {
+  check_tokens(tokens, "stored");
   const auto lock = impl_->link->lock();
   return impl_->tree.match_length(ns, tokens);
 }
@@ -152,7 +181,15 @@ SeqId Cache::fork(SeqId seq) {
   Impl& c = *impl_;
   const auto lock = c.link->lock();
   const Impl::Sequence& from = c.find_for_change(seq, "fork");
-  return c.insert({from.name_space, from.runs, c.tree.copy(from.holder), from.exact_upto, from.announced});
+  std::vector<WindowRuns> windows = from.windows;
+  return c.insert({.name_space = from.name_space,
+                   .runs = from.runs,
+                   .holder = c.tree.copy(from.holder),
+                   .exact_upto = from.exact_upto,
+                   .announced = from.announced,
+                   .windows = std::move(windows),
+                   .branch = from.branch,
+                   .prompt_end = from.prompt_end});
 }
 
 void Cache::erase(SeqId seq) {

@@ -6,13 +6,6 @@
 #include "cache/cache_impl.h"
 
 namespace pykv {
-namespace {
-
-// Free committed blocks up to this share of the committed ones stay, so that a pool at
-// a steady load does not give memory back and touch it again every tick.
-constexpr std::uint64_t kHysteresisShare = 8;
-
-}  // namespace
 
 std::uint32_t Cache::Impl::evict(std::uint32_t wanted, EvictReason reason) {
   std::uint32_t freed = 0;
@@ -37,32 +30,36 @@ bool Cache::Impl::withdraw_announcements() {
   return any;
 }
 
-void Cache::Impl::release_excess_blocks() {
-  const std::uint64_t keep = committed_blocks / kHysteresisShare;
-  const std::uint64_t idle = free_committed_blocks();
-  if (idle <= keep) return;  // every tick comes here
-  try {
-    std::vector<BlockIndex> excess;
-    excess.reserve(idle - keep);
-    // Highest first: low blocks are the next to be used.
-    for (BlockIndex block = cells.block_count(); block-- > 0 && excess.size() < idle - keep;) {
-      if (is_committed(block) && cells.block_is_free(block)) excess.push_back(block);
+// What sequences no longer need costs nobody anything; points cost a recomputation later.
+std::uint32_t Cache::Impl::free_window_cells(std::uint32_t wanted) {
+  std::uint32_t freed = 0;
+  for (CellPool& pool : windows) {
+    const std::uint32_t goal = std::min(wanted, pool.cells.counts().capacity),
+                        before = pool.cells.counts().free;
+    if (before < goal)
+      for (auto& [id, sequence] : sequences) trim(sequence);
+    while (pool.cells.counts().free < goal && points.drop_oldest()) {
     }
-    release_blocks(excess);
-  } catch (const std::bad_alloc&) {
-    return;  // without memory for the list it is done in another tick
+    freed += pool.cells.counts().free - before;
   }
-  touch();
+  if (freed != 0) touch();
+  return freed;
+}
+
+bool Cache::Impl::is_fragmented(const CellPool& pool) const {
+  constexpr std::uint64_t kFragmentedShare = 4;
+  const std::uint64_t in_use = (pool.committed_blocks() - pool.free_committed_blocks()) * kBlockCells;
+  const std::uint64_t holes = in_use - pool.cells.counts().active - pool.cells.counts().idle;
+  return holes * kFragmentedShare > pool.committed_blocks() * kBlockCells;
 }
 
 // Where a try moves nothing, the next ones come after twice as many ticks.
 void Cache::Impl::compact_if_fragmented() noexcept {
-  constexpr std::uint64_t kFragmentedShare = 4;
   constexpr std::uint32_t kLongestPause = 255;
   if (config.compact_bytes == 0 || open_step != nullptr) return;
-  const std::uint64_t in_use = (committed_blocks - free_committed_blocks()) * kBlockCells;
-  const std::uint64_t holes = in_use - cells.counts().active - cells.counts().idle;
-  if (holes * kFragmentedShare <= committed_blocks * kBlockCells) return;
+  if (!is_fragmented(base) && std::none_of(windows.begin(), windows.end(),
+                                           [this](const CellPool& pool) { return is_fragmented(pool); }))
+    return;
   if (compaction_pause > 0) {
     --compaction_pause;
     return;
@@ -81,11 +78,22 @@ std::uint32_t Cache::evict(std::uint32_t cells, EvictReason reason) {
   return impl_->evict(cells, reason);
 }
 
+std::uint32_t Cache::make_room(std::uint32_t tokens) {
+  Impl& c = *impl_;
+  const auto lock = c.link->lock();
+  std::uint32_t freed = c.free_window_cells(tokens);
+  const std::uint32_t free = c.base.cells.counts().free;
+  // Enough free cells, but in blocks that cannot be committed: free some in others.
+  if (free < tokens || freed == 0)
+    freed += c.evict(free < tokens ? tokens - free : tokens, EvictReason::demand);
+  return freed;
+}
+
 std::uint32_t Cache::reclaim(std::uint32_t wanted) {
   Impl& c = *impl_;
   const auto lock = c.link->lock();
   ++c.reclaim_ticks;
-  const CellCounts& counts = c.cells.counts();
+  const CellCounts& counts = c.base.cells.counts();
   const std::uint32_t target = reclaim_target(c.config.watermarks, counts.capacity, counts.free, wanted);
   std::uint32_t freed = 0;
   if (target > 0) {
@@ -93,12 +101,15 @@ std::uint32_t Cache::reclaim(std::uint32_t wanted) {
     freed = c.evict(target, EvictReason::watermark);
   }
   c.compact_if_fragmented();
-  c.release_excess_blocks();
+  for (std::size_t pool = 0; pool < c.pools(); ++pool)
+    if (c.pool(pool).release_excess()) c.touch();
   return freed;
 }
 
 void Cache::reset_prefixes() {
   const auto lock = impl_->link->lock();
+  if (impl_->points.counts().points > 0) impl_->touch();
+  impl_->points.drop_all();
   impl_->evict(std::numeric_limits<std::uint32_t>::max(), EvictReason::request);
 }
 

@@ -34,9 +34,9 @@ Cache::Impl& Step::Impl::cache(const char* method) const {
 }
 
 void Step::Impl::check_layer(std::uint32_t layer, const Cache::Impl& owner, const char* method) const {
-  if (layer < owner.layout.layer_count()) return;
+  if (layer < owner.config.layers.size()) return;
   throw InvalidArgument(at(method) + "layer is " + std::to_string(layer) + ", the cache has " +
-                        std::to_string(owner.layout.layer_count()) + " layers");
+                        std::to_string(owner.config.layers.size()) + " layers");
 }
 
 const LayerSpec& Step::Impl::check_stored(std::uint32_t layer, const Cache::Impl& owner,
@@ -57,7 +57,8 @@ void Step::Impl::close(State how) {
 }
 
 // O(runs of the step's sequences), so it belongs to attention and not to commit().
-const AttentionBatch& Step::Impl::batch() {
+const AttentionBatch& Step::Impl::batch(std::size_t pool) {
+  std::optional<AttentionBatch>& attention = part(pool).attention;
   if (attention) return *attention;
   AttentionBatch made;
   made.groups.reserve(plan->items.size());
@@ -66,7 +67,7 @@ const AttentionBatch& Step::Impl::batch() {
     // A token's slot is its position, plus one for each token before it that shares one.
     std::uint32_t repeats = 0;
     Pos reached = 0;
-    item.sequence->runs.for_each({0, item.end()}, [&](const Run& run) {
+    Cache::Impl::runs_of(*item.sequence, pool).for_each({0, item.end()}, [&](const Run& run) {
       if (run.first < reached) ++repeats;
       reached = run.end();
       made.segments.push_back(
@@ -96,7 +97,7 @@ std::span<const Pos> Step::positions() const { return impl_->positions; }
 const AttentionBatch& Step::attention() const {
   const auto lock = impl_->link->lock();
   impl_->cache("attention");
-  return impl_->batch();
+  return impl_->batch(0);
 }
 
 Backend& Step::backend() const {
@@ -125,7 +126,7 @@ void Step::write(std::uint32_t layer, Rows k, Rows v) {
     check_rows(v, rows(), "v", "write");
     check_width(v, std::uint64_t{spec.kv_heads} * spec.v_dim, "v", "write");
   }
-  cache.backend.write_kv(cache.pool, layer, k, v, impl_->cells);
+  cache.backend.write_kv(cache.pool_of(layer).id, layer, k, v, impl_->part(spec.pool).cells);
   impl_->written[layer] = true;
 }
 
@@ -143,7 +144,7 @@ void Step::import_rows(std::uint32_t layer, std::span<const std::byte> k, std::s
                           std::to_string(layer) + " have " + std::to_string(k_bytes) + " and " +
                           std::to_string(v_bytes));
   }
-  cache.backend.import_rows(cache.pool, layer, impl_->cells, k, v);
+  cache.backend.import_rows(cache.pool_of(layer).id, layer, impl_->part(spec.pool).cells, k, v);
   impl_->written[layer] = true;
 }
 
@@ -173,7 +174,7 @@ void Step::attend(std::uint32_t layer, Rows q, Rows out, const AttentionParams& 
   AttentionParams complete = params;
   complete.window = spec.window();
   complete.rope = cache.rope(source);
-  cache.backend.attend(cache.pool, layer, q, out, impl_->batch(), complete);
+  cache.backend.attend(cache.pool_of(layer).id, layer, q, out, impl_->batch(spec.pool), complete);
 }
 
 void Step::finish() {
@@ -187,6 +188,7 @@ void Step::finish() {
   for (const Plan::Data::Item& item : impl_->plan->items) {
     item.sequence->in_step.reset();
     cache.publish(*impl_->plan, item);
+    if (!cache.windows.empty()) cache.add_points(*item.sequence, item.first);
   }
   impl_->close(Impl::State::finished);
 }

@@ -87,6 +87,7 @@ BlockLayout::BlockLayout(const LayerTable& layers, std::uint32_t pool, DType typ
       place.kv_from_layer = layers[i].kv_from_layer;
       continue;
     }
+    ++stored_layers_;
     place.kv_heads = layers[i].kv_heads;
     place.offset = offset;
     place.k = k_tile_layout(type_k, layers[i].k_dim);

@@ -1,5 +1,6 @@
 #include "pykv/layer_table.h"
 
+#include <algorithm>
 #include <string>
 
 #include "pykv/errors.h"
@@ -31,9 +32,9 @@ void check_dim(std::size_t layer, const char* field, std::uint32_t dim, std::uin
 }
 
 [[noreturn]] void unsupported(std::size_t layer, const char* feature) {
-  throw Unsupported(where(layer) + feature +
-                    " is not supported by this build; it has one pool, and full attention or standard "
-                    "and chunked windows");
+  throw Unsupported(
+      where(layer) + feature +
+      " is not supported by this build; it has full attention, and standard and chunked windows");
 }
 
 // A borrowed place must be one that is stored, and of the same shape.
@@ -65,11 +66,67 @@ void check_sane(std::size_t i, const LayerSpec& layer) {
 }
 
 void check_supported(std::size_t i, const LayerSpec& layer) {
-  if (layer.pool != 0) unsupported(i, "a second pool");
   if (layer.window_kind == WindowKind::symmetric) unsupported(i, "a symmetric window");
 }
 
+void check_pools(const LayerTable& layers) {
+  std::vector<const LayerSpec*> first(kMaxPools);
+  for (std::size_t i = 0; i < layers.size(); ++i) {
+    const std::uint32_t pool = layers[i].pool;
+    if (pool >= kMaxPools)
+      throw InvalidArgument(where(i) + "pool is " + std::to_string(pool) + ", must be 0 to " +
+                            std::to_string(kMaxPools - 1));
+    if (pool != 0 && layers[i].window_kind == WindowKind::none)
+      throw InvalidArgument(where(i) + "pool " + std::to_string(pool) +
+                            " keeps what a window reaches and the layer has none; put it into pool 0");
+    if (first[pool] == nullptr) first[pool] = &layers[i];
+    if (pool != 0 && first[pool]->window() != layers[i].window())
+      throw InvalidArgument(where(i) + "pool " + std::to_string(pool) +
+                            " has layers of another window; give each window a pool of its own, or put the "
+                            "layer into pool 0");
+  }
+  for (std::uint32_t pool = 0; pool < pool_count(layers); ++pool)
+    if (first[pool] == nullptr)
+      throw InvalidArgument("[Cache] pool " + std::to_string(pool) + " has no layer; number pools from 0 on");
+}
+
 }  // namespace
+
+std::uint32_t pool_count(const LayerTable& layers) {
+  std::uint32_t last = 0;
+  for (const LayerSpec& layer : layers) last = std::max(last, layer.pool);
+  return last + 1;
+}
+
+Window window_of_pool(const LayerTable& layers, std::uint32_t pool) {
+  for (const LayerSpec& layer : layers)
+    if (pool != 0 && layer.pool == pool) return layer.window();
+  return {};
+}
+
+LayerTable with_window_pools(LayerTable layers) {
+  std::vector<Window> windows(1);  // of each pool
+  const bool has_full = std::any_of(layers.begin(), layers.end(), [](const LayerSpec& layer) {
+    return layer.window_kind == WindowKind::none;
+  });
+  std::vector<bool> keeps_all(layers.size(), !has_full);
+  for (std::size_t i = 0; i < layers.size(); ++i) {
+    const auto from = layers[i].kv_from_layer;
+    if (!from || *from >= i || layers[*from].window() == layers[i].window()) continue;
+    keeps_all[*from] = true;
+  }
+  for (std::size_t i = 0; i < layers.size(); ++i) {
+    LayerSpec& layer = layers[i];
+    layer.pool = 0;
+    const auto from = layer.kv_from_layer;
+    if (layer.window_kind == WindowKind::none || keeps_all[from && *from < i ? *from : i]) continue;
+    const auto at = std::find(windows.begin() + 1, windows.end(), layer.window());
+    if (at == windows.end() && windows.size() == kMaxPools) continue;
+    layer.pool = static_cast<std::uint32_t>(at - windows.begin());
+    if (at == windows.end()) windows.push_back(layer.window());
+  }
+  return layers;
+}
 
 void validate(const LayerTable& layers) {
   if (layers.empty() || layers.size() > kMaxLayers) {
@@ -83,6 +140,7 @@ void validate(const LayerTable& layers) {
     check_dim(i, "v_dim", layers[i].v_dim, kMaxVDim);
     check_borrowed(i, layers);
   }
+  check_pools(layers);
 }
 
 }  // namespace pykv

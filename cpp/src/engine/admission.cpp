@@ -143,8 +143,8 @@ void StepLoop::enter_pool(Session& session) {
   session.seq = opened.seq;
   session.stored = opened.reused;
   const std::span<const Token> prompt(session.tokens.data(), session.prompt_tokens);
-  session.prompt_known =
-      opened.reused + 1 == session.prompt_tokens && cache_.match(name_space, prompt) == session.prompt_tokens;
+  session.prompt_known = opened.reused + 1 == session.prompt_tokens &&
+                         cache_.stored(name_space, prompt) == session.prompt_tokens;
 }
 
 bool StepLoop::has_room(const Session& session) const {

@@ -127,11 +127,7 @@ std::optional<Step> StepLoop::try_commit(const Batch& batch) {
 }
 
 bool StepLoop::evict_for(const Batch& batch) {
-  const auto needed = static_cast<std::uint32_t>(batch.tokens.size());
-  const std::uint64_t free = cache_.stats().cells_free;
-  // Enough free cells, but in blocks that cannot be committed: free some in others.
-  const std::uint32_t missing = needed > free ? needed - static_cast<std::uint32_t>(free) : needed;
-  return cache_.evict(missing, EvictReason::demand) > 0;
+  return cache_.make_room(static_cast<std::uint32_t>(batch.tokens.size())) > 0;
 }
 
 void StepLoop::preempt(RequestId id) {
