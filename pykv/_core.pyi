@@ -323,9 +323,10 @@ class Backend:
         weights: collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex],
         outputs: collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex],
         x: typing.Annotated[numpy.typing.ArrayLike, numpy.float32],
+        precise: collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex] = [],
     ) -> list[numpy.typing.NDArray[numpy.float32]]:
         """
-        linear() with several weights on one input: a list of arrays.
+        linear() with several weights on one input: a list of arrays. Rows named in `precise` are rounded to 16 bits where others are to 8.
         """
     def measure_limit(
         self, limit: str, seconds: typing.SupportsFloat | typing.SupportsIndex = 0.2

@@ -41,8 +41,9 @@ class RuntimeOptions:
         cache_type_k: storage of keys, one of `pykv._core.kv_types()`.
         cache_type_v: storage of values.
         precision: one of `pykv._core.precisions()`: "exact" is float32 throughout, "fast" has
-            8-bit activations in linear layers where the type of the weights has kernels for it,
-            "fastest" also bf16 attention on machines that multiply bf16 faster.
+            8-bit activations in linear layers where the type of the weights has kernels for it
+            and 16-bit integers in attention where the machine multiplies those faster, "fastest"
+            bf16 attention on machines that have it.
         threads: of computation, 0: one per usable core.
         pool_bytes: hard budget of the pool's memory, 0: as many as the cells need.
         draft_max: tokens at most that a step guesses and computes ahead for a session.

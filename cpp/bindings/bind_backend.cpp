@@ -44,7 +44,8 @@ Floats linear(Backend& backend, std::uint32_t weight, std::uint32_t outputs, con
 }
 
 std::vector<Floats> linears(Backend& backend, const std::vector<std::uint32_t>& weights,
-                            const std::vector<std::uint32_t>& outputs, const Floats& x) {
+                            const std::vector<std::uint32_t>& outputs, const Floats& x,
+                            const std::vector<std::uint32_t>& precise) {
   const Scratch in(backend, "x", x);
   std::vector<WeightId> ids;
   for (const std::uint32_t weight : weights) ids.emplace_back(weight);
@@ -54,7 +55,7 @@ std::vector<Floats> linears(Backend& backend, const std::vector<std::uint32_t>& 
     outs.push_back(std::make_unique<Scratch>(backend, x.shape(0), width));
     rows.push_back(outs.back()->rows());
   }
-  without_gil([&] { backend.linear(ids, in.rows(), rows); });
+  without_gil([&] { backend.linear(ids, in.rows(), rows, precise); });
   std::vector<Floats> values;
   for (const auto& out : outs) values.push_back(out->values());
   return values;
@@ -211,7 +212,9 @@ void bind_operations(py::class_<Backend>& c) {
       .def("linear", &linear, py::arg("weight"), py::arg("outputs"), py::arg("x"),
            "x [n, cols] -> [n, outputs]; outputs is the weight's number of rows.")
       .def("linears", &linears, py::arg("weights"), py::arg("outputs"), py::arg("x"),
-           "linear() with several weights on one input: a list of arrays.")
+           py::arg("precise") = std::vector<std::uint32_t>{},
+           "linear() with several weights on one input: a list of arrays. Rows named in `precise` are "
+           "rounded to 16 bits where others are to 8.")
       .def("embed", &embed, py::arg("table"), py::arg("width"), py::arg("tokens"), "Rows of a table.")
       .def("rms_norm", &rms_norm, py::arg("x"), py::arg("gain"), py::arg("epsilon"), py::arg("parts") = 0)
       .def("rope", &rope, py::arg("x"), py::arg("positions"), py::kw_only(), py::arg("heads"),

@@ -160,7 +160,7 @@ CACHE_TYPE_V = Option(
 )  # fmt: skip
 PRECISIONS = tuple(_core.precisions())
 PRECISION = Option(
-    ("--precision",), "exact (float32), fast (8-bit activations) or fastest (also bf16 attention)",
+    ("--precision",), "exact (float32), fast (8-bit activations) or fastest (bf16 attention)",
     one_of(PRECISIONS), "fast", names=PRECISIONS,
 )  # fmt: skip
 THREADS = Option(("-t", "--threads"), "threads", integer(0, 1024), 0, "all cores", metavar="N")

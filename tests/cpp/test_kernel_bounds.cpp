@@ -12,6 +12,7 @@
 #include "check.h"
 #include "kernels/kernels.h"
 #include "kernels/panel.h"
+#include "pykv/precision.h"
 #include "pykv/quant.h"
 
 using namespace pykv;
@@ -171,7 +172,7 @@ struct AttendShape {
   std::uint32_t window = kPartitionPositions;  // slots that a query sees
   bool shaped = false;                         // with softcap, slopes and a sink
   bool view = false;
-  bool bf16 = false;
+  Precision precision = Precision::exact;
 };
 
 // Tiles of as many blocks as the positions need, the last one fenced alone.
@@ -226,8 +227,9 @@ std::vector<float> run_attend(const Kernels& tier, const AttendShape& shape, Sid
   task.pieces = pieces;
   task.scale = 0.125F;
   task.result = {most.data(), sum.data(), out.data(), stride};
-  (shape.bf16 ? tier.score_bf16 : tier.score)(task, *scratch.data());
-  (shape.bf16 ? tier.weigh_bf16 : tier.weigh)(task, *scratch.data());
+  const bool bf16 = shape.precision == Precision::fastest, exact = shape.precision == Precision::exact;
+  (exact ? tier.score : bf16 ? tier.score_bf16 : tier.score_int16)(task, *scratch.data());
+  (exact ? tier.weigh : bf16 ? tier.weigh_bf16 : tier.weigh_int16)(task, *scratch.data());
   Fenced<float> done(std::size_t{shape.queries} * shape.v_dim, side);
   Fenced<float> sink(1, side);
   for (std::uint32_t i = 0; i < shape.queries; ++i) {
@@ -262,10 +264,12 @@ TEST(attention_with_features_stays_inside) {
       for (const std::uint32_t window : {1U, 7U, 200U})
         for (const std::uint32_t first_cell : {0U, 37U})
           for (const std::uint32_t queries : {1U, 5U, 64U})
-            on_every_side([&](const Kernels& tier, Side side) {
-              return run_attend(tier, {type, type, 576, 352, queries, 256, first_cell, window, true, view},
-                                side);
-            });
+            for (const Precision precision : {Precision::exact, Precision::fast})
+              on_every_side([&](const Kernels& tier, Side side) {
+                return run_attend(
+                    tier, {type, type, 576, 352, queries, 256, first_cell, window, true, view, precision},
+                    side);
+              });
 }
 
 TEST(attention_stays_inside) {
@@ -279,8 +283,8 @@ TEST(attention_stays_inside) {
         for (const std::uint32_t first_cell : {0U, 37U, 63U})
           for (const std::uint32_t queries : {1U, 3U, 64U}) {
             AttendShape shape{type_k, type_v, dim, dim, queries, positions, first_cell};
-            for (const bool bf16 : {false, true}) {
-              shape.bf16 = bf16;
+            for (const Precision precision : {Precision::exact, Precision::fast, Precision::fastest}) {
+              shape.precision = precision;
               on_every_side([&](const Kernels& tier, Side side) { return run_attend(tier, shape, side); });
             }
           }

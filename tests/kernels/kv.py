@@ -67,10 +67,13 @@ class Tier:
 
 
 ISAS = _core.Backend.available_isas()
-# Only this tier has kernels of its own for "fastest"; elsewhere it is the same as "exact".
-TIERS = [(isa, "exact") for isa in ISAS] + [
-    (isa, "fastest") for isa in ISAS if isa == "avx512_bf16"
-]
+# Only these tiers have kernels of their own for "fast" and "fastest"; elsewhere attention is the
+# same as with "exact".
+TIERS = (
+    [(isa, "exact") for isa in ISAS]
+    + [(isa, "fast") for isa in ISAS if isa.startswith("avx512")]
+    + [(isa, "fastest") for isa in ISAS if isa == "avx512_bf16"]
+)
 
 
 # (first position, cell, length), where they matter with a rotation and a first slot.
@@ -187,8 +190,9 @@ class Pool:
         return out
 
     def tolerance(self, exact: float) -> float:
-        """Of one rounding to 8 bits of every factor, in units of max |V|, about 4."""
-        return exact if self.precision == "exact" else 0.05
+        """In units of max |V|, about 4: of one rounding of every factor, by 2^-9 of itself in
+        "fastest", by 2^-15 of its row in "fast"."""
+        return {"exact": exact, "fast": 1e-3, "fastest": 0.05}[self.precision]
 
     def expected(self, q: F32, segments: Segments, first: int, slot: int | None = None) -> Any:
         k, v = self.stored(segments)

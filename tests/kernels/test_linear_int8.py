@@ -177,6 +177,29 @@ def test_several_weights_on_one_input(backend: Any, rng: np.random.Generator) ->
             assert_same_bits(out, backend.linear(handle, width, x))
 
 
+def test_precise_rows_have_16_bits(backend: Any, rng: np.random.Generator) -> None:
+    """Their outputs are those of what 8 bits hold and of what they leave; others keep theirs.
+    Exact weights are as they are, and rows do not matter to each other."""
+    shape = (70, 96)
+    layers = [FastLayer.random(backend, rng, kind, shape) for kind in TYPES]
+    data, _ = stored_matrix(rng, "q4_1", *shape)
+    handles = [layer.handle for layer in layers]
+    handles.append(backend.create_weight("q4_1", *shape, data, precision="exact"))
+    x = normal(rng, 40, shape[1])
+    plain = backend.linears(handles, [shape[0]] * 4, x)
+    scale, q = reference.quantize_activations(x)
+    rest = x - np.repeat(scale, 32, axis=1) * q.reshape(x.shape).astype(np.float32)
+    for precise in ([0], [39], [0, 7, 8, 31], list(range(40))):
+        given = backend.linears(handles, [shape[0]] * 4, x, precise)
+        others = [row for row in range(40) if row not in precise]
+        for layer, rounded, out in zip(layers, plain, given, strict=False):
+            assert_same_bits(out[precise], rounded[precise] + layer(rest)[precise])
+            assert_same_bits(out[others], rounded[others])
+        assert_same_bits(given[3], plain[3])
+    with pytest.raises(_core.InvalidArgument, match="row 40 of 40"):
+        backend.linears(handles, [shape[0]] * 4, x, [40])
+
+
 def test_wrong_calls_are_refused(backend: Any, rng: np.random.Generator) -> None:
     layer = FastLayer.random(backend, rng, "q4_1", (16, 32))
     with pytest.raises(_core.InvalidArgument, match="exact, fast or fastest"):

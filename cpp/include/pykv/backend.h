@@ -85,7 +85,7 @@ struct AttentionParams {
   float softcap = 0;                      // 0: none
   std::span<const float> sinks{};         // per query head or empty: one more logit, without value
   std::span<const float> alibi_slopes{};  // per query head or empty
-  // fastest: factors of both products may be rounded to bf16.
+  // What both products may be rounded to: precision.h.
   Precision precision = Precision::exact;
   // Step::attend sets these two from the layer table and CacheConfig::ropes.
   Window window{};
@@ -229,8 +229,11 @@ class Backend {
   void embed(WeightId table, std::span<const Token> tokens, Rows out);  // row = table[token]
   void linear(WeightId weight, Rows in, Rows out);                      // out = in · weightᵀ
   // The same for up to kMaxLinears weights, whose outputs are apart, on one input: cheaper
-  // than one after the other, with the same bits.
-  void linear(std::span<const WeightId> weights, Rows in, std::span<const Rows> outs);
+  // than one after the other, with the same bits. With fast weights, rows of `in` named in
+  // `precise` are rounded to 16 bits, not to 8, at the price of passing the weights once more for
+  // up to 16 of them.
+  void linear(std::span<const WeightId> weights, Rows in, std::span<const Rows> outs,
+              std::span<const std::uint32_t> precise = {});
   static constexpr std::size_t kMaxLinears = 8;
   // Of each group of as many elements as the gain has (rows 1), which divide the width; or of
   // `parts` equal groups, whose gains follow each other.

@@ -9,11 +9,27 @@ using cpu::QueryBlock;
 using cpu::refuse;
 using kernels::Partial;
 
+struct Stages {
+  decltype(kernels::Kernels::score) score;
+  decltype(kernels::Kernels::weigh) weigh;
+};
+
+Stages stages_of(const kernels::Kernels& kernels, Precision precision) {
+  switch (precision) {
+    case Precision::fastest:
+      return {kernels.score_bf16, kernels.weigh_bf16};
+    case Precision::fast:
+      return {kernels.score_int16, kernels.weigh_int16};
+    default:
+      return {kernels.score, kernels.weigh};
+  }
+}
+
 // A partition against the queries that the worker stands at.
 void attend_partition(const kernels::Kernels& kernels, const Attention& a, const QueryBlock& block,
                       std::uint32_t partition, const Partial& result, AttentionWorker& worker) {
   kernels::PartitionTask task = partition_task(a, block, partition, worker);
-  const bool bf16 = a.params->precision == Precision::fastest;
+  const Stages stages = stages_of(kernels, a.params->precision);
   task.result = result;
   const std::span<const kernels::KvPiece> pieces = task.pieces;
   for (std::size_t begin = 0, end = 0; begin < pieces.size(); begin = end) {
@@ -21,10 +37,10 @@ void attend_partition(const kernels::Kernels& kernels, const Attention& a, const
     while (end < pieces.size() && worker.rotations[end] == rotation) ++end;
     task.queries = worker.queries.get(*a.rotations, rotation);
     task.pieces = pieces.subspan(begin, end - begin);
-    (bf16 ? kernels.score_bf16 : kernels.score)(task, worker.kernel);
+    stages.score(task, worker.kernel);
   }
   task.pieces = pieces;
-  (bf16 ? kernels.weigh_bf16 : kernels.weigh)(task, worker.kernel);
+  stages.weigh(task, worker.kernel);
 }
 
 void merge_partition(const kernels::Kernels& kernels, const Attention& a, const QueryBlock& block,

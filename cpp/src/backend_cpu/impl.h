@@ -96,6 +96,7 @@ struct State {
   std::size_t weight_bytes = 0;
   RopeTable rope;
   MappedMemory activations;  // of the linear layer that runs, as 8-bit integers
+  std::vector<float> rests;  // what these left of precise rows, and its outputs
 
   // The first thing of every public call: waits for the one that is inside.
   [[nodiscard]] std::unique_lock<std::mutex> enter() const {

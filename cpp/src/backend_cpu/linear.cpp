@@ -185,11 +185,60 @@ void run_call(cpu::State& state, Call& call) {
   }
 }
 
+// What 8 bits left of the row: x - scale * q, into `rest`.
+void subtract_rounded(cpu::State& state, const float* x, std::uint32_t cols, float* rest) {
+  kernels::QuantizeTask task;
+  task.in = x;
+  task.in_stride = cols;
+  task.rows = 1;
+  task.last_block = cols / kActivationBlock;
+  task.panel = activation_room(state, 1, cols);
+  state.kernels->quantize(task);
+  for (std::uint32_t b = 0; b < task.last_block; ++b) {
+    const kernels::ActivationBlock block(task.panel + b * kernels::activation_block_bytes(1), 1);
+    for (std::uint32_t i = 0; i < kActivationBlock; ++i)
+      rest[b * kActivationBlock + i] =
+          x[b * kActivationBlock + i] - *block.scale * static_cast<float>(block.q[i]);
+  }
+}
+
+// Adds to the outputs of some rows, fewer than a panel, what 8 bits left of their inputs, as
+// another 8 bits.
+void add_rest(cpu::State& state, const Call& call, std::span<const std::uint32_t> rows) {
+  Call rest;
+  std::size_t width = call.in.width;
+  std::array<cpu::RowView, Backend::kMaxLinears> sums;
+  for (std::size_t i = 0; i < call.count; ++i) {
+    if (!call.parts[i].weight->int8) continue;
+    sums[rest.count] = call.parts[i].out;
+    rest.parts[rest.count++] = call.parts[i];
+    width += call.parts[i].out.width;
+  }
+  if (rest.count == 0) return;
+  const auto count = static_cast<std::uint32_t>(rows.size());
+  if (state.rests.size() < width * count) state.rests.resize(width * count);
+  float* room = state.rests.data();
+  const auto take = [&](std::uint32_t row_width) {
+    const cpu::RowView view{room, row_width, count, row_width};
+    room += std::size_t{row_width} * count;
+    return view;
+  };
+  rest.in = take(call.in.width);
+  for (std::uint32_t i = 0; i < count; ++i)
+    subtract_rounded(state, call.in.row(rows[i]), call.in.width, rest.in.row(i));
+  for (Part& part : rest.all()) part.out = take(part.weight->rows);
+  run_call(state, rest);
+  for (std::size_t p = 0; p < rest.count; ++p)
+    for (std::uint32_t i = 0; i < count; ++i)
+      state.kernels->add(sums[p].row(rows[i]), rest.parts[p].out.row(i), rest.parts[p].out.width);
+}
+
 }  // namespace
 
 void Backend::linear(WeightId weight, Rows in, Rows out) { linear({&weight, 1}, in, {&out, 1}); }
 
-void Backend::linear(std::span<const WeightId> weights, Rows in, std::span<const Rows> outs) {
+void Backend::linear(std::span<const WeightId> weights, Rows in, std::span<const Rows> outs,
+                     std::span<const std::uint32_t> precise) {
   const auto locked = impl_->enter();
   if (weights.empty() || weights.size() > kMaxLinears || weights.size() != outs.size())
     refuse("linear", std::to_string(weights.size()) + " weights and " + std::to_string(outs.size()) +
@@ -207,7 +256,13 @@ void Backend::linear(std::span<const WeightId> weights, Rows in, std::span<const
     for (std::size_t j = 0; j < i; ++j) cpu::check_apart("linear", outs[j], outs[i], false);
     find_panels(part);
   }
+  for (const std::uint32_t row : precise)
+    if (row >= call.in.count)
+      refuse("linear",
+             "row " + std::to_string(row) + " of " + std::to_string(call.in.count) + " is to be precise");
   if (call.in.count != 0) run_call(*impl_, call);
+  for (; !precise.empty(); precise = precise.subspan(std::min<std::size_t>(precise.size(), kActivationRows)))
+    add_rest(*impl_, call, precise.first(std::min<std::size_t>(precise.size(), kActivationRows)));
 }
 
 }  // namespace pykv

@@ -55,19 +55,26 @@ void score_groups(const PartitionTask& task, const float* const* queries, const 
                 scratch.edge + i * kEdgeStride + skip, length * sizeof(float));
 }
 
+// body(groups, skip, length, first) for the cells of all pieces, up to four groups at a time.
+template <class Body>
+PYKV_INLINE void for_groups(const PartitionTask& task, Body body) {
+  for (const KvPiece& piece : task.pieces)
+    for (std::uint32_t done = 0; done < piece.length;) {
+      const std::uint32_t cell = piece.cell + done;
+      const std::uint32_t skip = cell % kPanelWidth;
+      const std::uint32_t room = kGroupsAtOnce * kPanelWidth - skip;
+      const std::uint32_t length = piece.length - done < room ? piece.length - done : room;
+      body(piece.k_tile + cell / kPanelWidth * task.k.group_bytes, skip, length, piece.first + done);
+      done += length;
+    }
+}
+
 template <class Scheme>
-void score_piece(const PartitionTask& task, const float* const* queries, const KvPiece& piece,
-                 AttentionScratch& scratch) {
-  std::uint32_t done = 0;
-  while (done < piece.length) {
-    const std::uint32_t cell = piece.cell + done;
-    const std::uint32_t skip = cell % kPanelWidth;
-    const std::uint32_t room = kGroupsAtOnce * kPanelWidth - skip;
-    const std::uint32_t length = piece.length - done < room ? piece.length - done : room;
-    score_groups<Scheme>(task, queries, piece.k_tile + cell / kPanelWidth * task.k.group_bytes, skip, length,
-                         piece.first + done, scratch);
-    done += length;
-  }
+void score_pieces(const PartitionTask& task, const float* const* queries, AttentionScratch& scratch) {
+  for_groups(task,
+             [&](const std::byte* groups, std::uint32_t skip, std::uint32_t length, std::uint32_t first) {
+               score_groups<Scheme>(task, queries, groups, skip, length, first, scratch);
+             });
 }
 
 // Elements [dim, dim + 16 * panels) of V that is a view of K: K's tile, turned round. Elements
@@ -141,7 +148,7 @@ void weigh_piece(const PartitionTask& task, const KvPiece& piece, const float* c
 }
 
 void score(const PartitionTask& task, AttentionScratch& scratch) {
-  for (const KvPiece& piece : task.pieces) score_piece<FloatScheme>(task, task.queries, piece, scratch);
+  score_pieces<FloatScheme>(task, task.queries, scratch);
 }
 
 // Each query's scores become weights, its output 0.

@@ -69,7 +69,7 @@ void score_pairs(const PartitionTask& task, AttentionScratch& scratch) {
     to_bf16(task.queries[i], task.k.dim, pairs);
     queries[i] = pairs;
   }
-  for (const KvPiece& piece : task.pieces) score_piece<PairScheme>(task, queries, piece, scratch);
+  score_pieces<PairScheme>(task, queries, scratch);
 }
 
 constexpr std::uint32_t kPairSlots = 64;  // of V decoded at a time

@@ -83,9 +83,10 @@ struct KvPiece {
 
 struct alignas(64) AttentionScratch {
   float scores[kQueryBlock * kPartitionPositions];
-  float tile[4 * kPanelWidth * kKTile];
+  float tile[4 * kPanelWidth * kMaxHeadDim / 2];
   float edge[kQueryBlock * 4 * kPanelWidth];
-  // As bf16, two to a word: queries and weights.
+  float floats[kPanelWidth * kMaxHeadDim];
+  // Two to a word, as 16-bit integers or bf16: queries and weights.
   float query_pairs[kQueryBlock * kMaxHeadDim / 2];
   float weight_pairs[kQueryBlock * kPartitionPositions / 2];
 };
@@ -180,6 +181,9 @@ struct Kernels {
   void (*score)(const PartitionTask& task, AttentionScratch& scratch);
   // Softmax and weighted sum over all pieces, once all are scored.
   void (*weigh)(const PartitionTask& task, AttentionScratch& scratch);
+  // The same on 16-bit integers, where the tier multiplies those faster.
+  void (*score_int16)(const PartitionTask& task, AttentionScratch& scratch);
+  void (*weigh_int16)(const PartitionTask& task, AttentionScratch& scratch);
   // The same with factors rounded to bf16, on the tier that multiplies those faster.
   void (*score_bf16)(const PartitionTask& task, AttentionScratch& scratch);
   void (*weigh_bf16)(const PartitionTask& task, AttentionScratch& scratch);

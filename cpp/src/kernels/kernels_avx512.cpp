@@ -5,6 +5,7 @@
 #include <immintrin.h>
 
 #include <cstring>
+#include <type_traits>
 #include <utility>
 
 #include "kernels/k_panel.h"
@@ -20,6 +21,7 @@ namespace {
 #include "kernels/vec_common.inl.h"
 #include "kernels/dot_avx512.inl.h"
 #include "kernels/tier.inl.h"
+#include "kernels/attention_int16.inl.h"
 // clang-format on
 }  // namespace
 }  // namespace pykv::kernels
@@ -28,7 +30,12 @@ PYKV_TARGET_END
 namespace pykv::kernels {
 
 const Kernels* avx512_kernels() {
-  static constexpr Kernels table = make_table("avx512");
+  static constexpr Kernels table = [] {
+    Kernels made = make_table("avx512");
+    made.score_int16 = score_int16;
+    made.weigh_int16 = weigh_int16;
+    return made;
+  }();
   const bool supported = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
                          __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl") &&
                          __builtin_cpu_supports("avx512vnni");

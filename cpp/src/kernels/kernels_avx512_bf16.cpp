@@ -5,6 +5,7 @@
 #include <immintrin.h>
 
 #include <cstring>
+#include <type_traits>
 #include <utility>
 
 #include "kernels/k_panel.h"
@@ -20,6 +21,7 @@ namespace {
 #include "kernels/vec_common.inl.h"
 #include "kernels/dot_avx512.inl.h"
 #include "kernels/tier.inl.h"
+#include "kernels/attention_int16.inl.h"
 #include "kernels/attention_pairs.inl.h"
 // clang-format on
 }  // namespace
@@ -31,6 +33,8 @@ namespace pykv::kernels {
 const Kernels* avx512_bf16_kernels() {
   static constexpr Kernels table = [] {
     Kernels made = make_table("avx512_bf16");
+    made.score_int16 = score_int16;
+    made.weigh_int16 = weigh_int16;
     made.score_bf16 = score_pairs;
     made.weigh_bf16 = weigh_pairs;
     return made;

@@ -32,6 +32,8 @@ constexpr Kernels make_table(const char* name) {
           .linear_int8 = linear_int8,
           .score = score,
           .weigh = weigh,
+          .score_int16 = score,
+          .weigh_int16 = weigh,
           .score_bf16 = score,
           .weigh_bf16 = weigh,
           .merge = merge,

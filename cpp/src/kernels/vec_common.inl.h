@@ -41,17 +41,34 @@ PYKV_INLINE void store_i8(std::int8_t* to, vi v) {
   std::memcpy(to, &narrow, sizeof narrow);
 }
 
-PYKV_INLINE std::int32_t sum_of_lanes(vi v) {
-  std::int32_t total = 0;
-  for (int i = 0; i < kLanes; ++i) total += v[i];
-  return total;
+// Lane i holds what lane i ^ step held.
+template <int step, class Vector, int... lane>
+PYKV_INLINE Vector exchanged(Vector v, std::integer_sequence<int, lane...>) {
+  return __builtin_shufflevector(v, v, (lane ^ step)...);
 }
 
-PYKV_INLINE std::int32_t largest_lane(vi v) {
-  std::int32_t best = v[0];
-  for (int i = 1; i < kLanes; ++i) best = v[i] > best ? v[i] : best;
-  return best;
+// Every lane with every other by halves, for operations whose order does not matter.
+template <class Operation, int step = kLanes / 2, class Vector>
+PYKV_INLINE Vector combined(Vector v) {
+  if constexpr (step == 0) {
+    return v;
+  } else {
+    const Vector other = exchanged<step>(v, std::make_integer_sequence<int, kLanes>{});
+    return combined<Operation, step / 2>(Operation::apply(v, other));
+  }
 }
+
+struct Sum {
+  PYKV_INLINE static vi apply(vi a, vi b) { return a + b; }
+};
+
+struct Larger {
+  PYKV_INLINE static vi apply(vi a, vi b) { return a > b ? a : b; }
+  PYKV_INLINE static vf apply(vf a, vf b) { return max(a, b); }
+};
+
+PYKV_INLINE std::int32_t sum_of_lanes(vi v) { return combined<Sum>(v)[0]; }
+PYKV_INLINE std::int32_t largest_lane(vi v) { return combined<Larger>(v)[0]; }
 
 // Lane 0 first: a fixed order.
 PYKV_INLINE float sum_lanes(vf v) {
@@ -60,11 +77,7 @@ PYKV_INLINE float sum_lanes(vf v) {
   return total;
 }
 
-PYKV_INLINE float max_lane(vf v) {
-  float best = v[0];
-  for (int i = 1; i < kLanes; ++i) best = v[i] > best ? v[i] : best;
-  return best;
-}
+PYKV_INLINE float max_lane(vf v) { return combined<Larger>(v)[0]; }
 
 // e^x, relative error below 2^-22; 0 below -87.3, finite (not infinite) above 88.3; NaN
 // stays NaN. x = n ln 2 + r, |r| <= ln 2 / 2, with ln 2 in two parts so that n ln 2 is

@@ -16,6 +16,11 @@ Decoder::Decoder(const GgufFile& file, const DecoderSpec& spec, const ModelConfi
 Rows Decoder::run_layers(Step& step, std::span<const Token> tokens) {
   const auto count = static_cast<std::uint32_t>(tokens.size());
   reserve(count);
+  // Every later token attends to the first one, whose activations are the largest by far: what
+  // rounding does to it, it does to all of them.
+  precise_.clear();
+  for (std::uint32_t i = 0; i < count; ++i)
+    if (step.positions()[i] == 0) precise_.push_back(i);
   backend_.embed(weights_.embedding, tokens, x_.rows(count));
   if (config_.embedding_scale != 1.0F) backend_.scale(x_.rows(count), config_.embedding_scale);
   for (std::uint32_t i = 0; i < config_.layers; ++i) {
@@ -27,7 +32,8 @@ Rows Decoder::run_layers(Step& step, std::span<const Token> tokens) {
 
 void Decoder::head(Rows x, Rows logits) {
   norm(weights_.output_norm, x);
-  dense(weights_.output, x, logits);
+  precise_.clear();
+  dense<1>({&weights_.output}, x, {logits});
   if (config_.logit_scale != 1.0F) backend_.scale(logits, config_.logit_scale);
   if (config_.logit_softcap != 0.0F) backend_.softcap(logits, config_.logit_softcap);
 }
@@ -66,7 +72,7 @@ void Decoder::attention(Step& step, std::uint32_t index, std::uint32_t count) {
                .scale = config_.attention_scale,
                .softcap = config_.attention_softcap,
                .precision = config_.precision});
-  dense(layer.o, mixed, h);
+  dense<1>({&layer.o}, mixed, {h});
   norm(layer.attention_post_norm, h);
   backend_.add(x, h);
 }
@@ -76,21 +82,16 @@ void Decoder::feed_forward(const LayerWeights& layer, std::uint32_t count) {
   const Rows in = normed(layer.ffn_norm, x, h);
   dense(std::array{&layer.gate, &layer.up}, in, std::array{gate, up});
   activate(gate, up);
-  dense(layer.down, gate, h);
+  dense<1>({&layer.down}, gate, {h});
   norm(layer.ffn_post_norm, h);
   backend_.add(x, h);
-}
-
-void Decoder::dense(const Dense& layer, Rows in, Rows out) {
-  backend_.linear(layer.weight, in, out);
-  if (layer.bias) backend_.add_bias(out, *layer.bias);
 }
 
 template <std::size_t n>
 void Decoder::dense(const std::array<const Dense*, n>& layers, Rows in, const std::array<Rows, n>& outs) {
   std::array<WeightId, n> weights;
   for (std::size_t i = 0; i < n; ++i) weights[i] = layers[i]->weight;
-  backend_.linear(weights, in, outs);
+  backend_.linear(weights, in, outs, precise_);
   for (std::size_t i = 0; i < n; ++i)
     if (layers[i]->bias) backend_.add_bias(outs[i], *layers[i]->bias);
 }

@@ -4,6 +4,7 @@
 #include <array>
 #include <cstdint>
 #include <span>
+#include <vector>
 
 #include "model/decoder_spec.h"
 #include "model/decoder_weights.h"
@@ -31,7 +32,6 @@ class Decoder {
   void reserve(std::uint32_t count);
   void attention(Step& step, std::uint32_t index, std::uint32_t count);
   void feed_forward(const LayerWeights& layer, std::uint32_t count);
-  void dense(const Dense& layer, Rows in, Rows out);
   // Several layers on one input.
   template <std::size_t n>
   void dense(const std::array<const Dense*, n>& layers, Rows in, const std::array<Rows, n>& outs);
@@ -49,6 +49,7 @@ class Decoder {
   DecoderWeights weights_;
   std::uint32_t capacity_ = 0;
   RowBuffer x_, h_, q_, mixed_, k_, v_, gate_, up_;
+  std::vector<std::uint32_t> precise_;  // rows of the step whose activations get 16 bits
 };
 
 }  // namespace pykv
