@@ -52,13 +52,24 @@ CATALOGUE: tuple[MetricSpec, ...] = (
     ),
     _gauge(
         "pykv_cells",
-        "Cells of the pool by state. The states add up to the capacity.",
+        "Cells of each pool by state. The states of a pool add up to its capacity.",
         ("pool", "state"),
     ),
     _gauge(
         "pykv_pool_bytes",
-        "Bytes of the pool: address space reserved, memory committed, hard budget.",
+        "Bytes of each pool: address space reserved, memory committed; hard budget of all.",
         ("pool", "kind"),
+    ),
+    _gauge(
+        "pykv_resume_points",
+        "Places from which layers with a window can continue.",
+        source="cache.resume_points",
+    ),
+    _gauge("pykv_resume_bytes", "Bytes that resume points hold, and their budget.", ("kind",)),
+    _counter(
+        "pykv_resume_point_events_total",
+        "Resume points made, used by a sequence, and dropped.",
+        ("event",),
     ),
     _counter("pykv_evicted_cells_total", "Cells evicted from the prefix tree.", ("reason",)),
     _counter(

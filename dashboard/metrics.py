@@ -17,12 +17,12 @@ from prometheus_client.metrics_core import (
 )
 
 from .client import EngineClient, Snapshot
-from .history import cells_by_state
+from .history import STATES
 from .metric_names import CATALOGUE, MetricSpec
-from .overview import EVICT_REASONS
+from .overview import EVICT_REASONS, RESUME_EVENTS
 from .tuning import BY_NAME, current_values
 
-POOL = "full"  # all layers see the same tokens; pools per window come with such models
+POOL = "full"  # of the layers that keep all tokens
 TIER = "pool"
 OUTCOMES = ("stop", "length", "cancelled", "failed", "timeout", "rejected")
 MAX_TENANTS = 50
@@ -51,6 +51,11 @@ class TenantLabels:
                 if len(self._named) < MAX_TENANTS and name != OTHER:
                     self._named.add(name)
             return {name: name if name in self._named else OTHER for name in tenants}
+
+
+def pool_name(pool: dict[str, Any]) -> str:
+    """`full`, or kind and size of the window whose layers it has, such as `standard_512`."""
+    return POOL if pool["window"] is None else "{}_{}".format(*pool["window"])
 
 
 class PykvCollector:
@@ -99,9 +104,23 @@ class PykvCollector:
             spec.name: _at(snapshot, spec.source) for spec in CATALOGUE if spec.kind_is_plain
         }
         labelled: dict[str, Samples] = {
-            "pykv_cells": {(POOL, s): n for s, n in cells_by_state(snapshot).items()},
+            "pykv_cells": {
+                (pool_name(pool), state): pool[f"cells_{state}"]
+                for pool in cache["pools"]
+                for state in STATES
+            },
             "pykv_pool_bytes": {
-                (POOL, k): cache[f"bytes_{k}"] for k in ("reserved", "committed", "budget")
+                (pool_name(pool), kind): pool[f"bytes_{kind}"]
+                for pool in cache["pools"]
+                for kind in ("reserved", "committed")
+            }
+            | {(POOL, "budget"): cache["bytes_budget"]},
+            "pykv_resume_point_events_total": {
+                (event,): cache[f"resume_points_{event}"] for event in RESUME_EVENTS
+            },
+            "pykv_resume_bytes": {
+                ("used",): cache["resume_bytes"],
+                ("budget",): cache["resume_bytes_budget"],
             },
             "pykv_evicted_cells_total": {(r,): cache[f"evicted_cells_{r}"] for r in EVICT_REASONS},
             "pykv_sessions": {(s,): snapshot[s] for s in states},

@@ -25,6 +25,13 @@ def overview(snapshot: Snapshot, history: History, clock: Clock) -> dict[str, An
         "prefix": _prefix(snapshot, now, past),
         "cells": {"capacity": cache["cells_capacity"], "states": cells_by_state(snapshot)},
         "bytes": {k: cache[f"bytes_{k}"] for k in ("reserved", "committed", "budget", "per_cell")},
+        "pools": [dict(pool) for pool in cache["pools"]],
+        "resume_points": {
+            "count": cache["resume_points"],
+            "bytes": cache["resume_bytes"],
+            "bytes_budget": cache["resume_bytes_budget"],
+            **{event: cache[f"resume_points_{event}"] for event in RESUME_EVENTS},
+        },
         "evicted_cells": {r: cache[f"evicted_cells_{r}"] for r in EVICT_REASONS},
         "reclaim": {"ticks": cache["reclaim_ticks"], "runs": cache["reclaim_runs"]},
         "alloc_failures": cache["alloc_failures"],
@@ -51,6 +58,7 @@ def overview(snapshot: Snapshot, history: History, clock: Clock) -> dict[str, An
 
 
 EVICT_REASONS = ("watermark", "demand", "request")
+RESUME_EVENTS = ("made", "used", "dropped")
 
 
 def ratio(part: float, whole: float) -> float | None:

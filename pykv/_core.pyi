@@ -50,6 +50,7 @@ __all__: list[str] = [
     "decode_row",
     "encode_row",
     "kv_types",
+    "pool_plan",
     "precisions",
     "read_layer_table",
     "read_model_config",
@@ -1042,6 +1043,19 @@ def encode_row(
 def kv_types() -> list[str]:
     """
     Names of the types K and V can be stored in.
+    """
+
+def pool_plan(
+    *,
+    layers: collections.abc.Sequence[LayerSpec],
+    cells: int,
+    type_k: str = "f16",
+    type_v: str = "f16",
+    max_sequences: int = 16,
+    step_tokens: int = 512,
+) -> list:
+    """
+    What a cache would reserve: a list of pools as in Cache.stats()["pools"].
     """
 
 def precisions() -> list[str]:

@@ -43,6 +43,7 @@ class OpenOptions(TypedDict, total=False):
     threads: int
     pool_bytes: int
     draft_max: int
+    swa_full: bool
 
 
 class Engine:

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from pykv import _core
-from pykv.pool_size import PoolRequest, bytes_per_cell, pool_cells
+from pykv.pool_size import PoolRequest, bytes_per_cell, pool_cells, pool_plan, window_bytes
 
 _MAX_LAYERS = 1024
 _MAX_HEADS = 1 << 16
@@ -33,8 +34,10 @@ class KvPlan:
     """A pool with K and V of one type.
 
     Attributes:
-        bytes_per_token: of all layers.
-        context_bytes: of one whole context.
+        bytes_per_token: of the layers that keep all tokens.
+        context_bytes: of one whole context, in all layers.
+        pools: what is reserved with `default_cells`, or for one context if that is 0, as in
+            `Cache.stats()["pools"]`.
         default_cells: of the pool that `pykv serve` makes by default; 0 if it refuses to.
         refusal: why, and which flag to change; "" if it fits.
     """
@@ -45,6 +48,12 @@ class KvPlan:
     context_bytes: int
     default_cells: int
     refusal: str
+    pools: list[dict[str, Any]]
+    contexts: dict[int, int]  # bytes by tokens of one sequence
+
+    @property
+    def bytes_reserved(self) -> int:
+        return sum(pool["bytes_reserved"] for pool in self.pools)
 
 
 class ModelFacts:
@@ -106,24 +115,45 @@ class ModelFacts:
 
     def kv_plan(
         self,
-        backend: _core.Backend,
         type_k: str,
         type_v: str,
         *,
         free: int,
         request: PoolRequest | None = None,
+        contexts: Sequence[int] = (),
     ) -> KvPlan | None:
-        """What a pool of these types takes when `free` bytes are free beside the weights.
-        None if the file does not say enough."""
+        """What pools of these types take when `free` bytes are free beside the weights, and what
+        one sequence of so many tokens does. None if the file does not say enough."""
         if not self.layers or not self.context:
             return None
-        per_token = bytes_per_cell(self.layers, backend, type_k, type_v)
+        request = request or PoolRequest()
+        of = self.layers, request, type_k, type_v
+        per_token = bytes_per_cell(*of)
         cells, refusal = 0, ""
         try:
-            cells = pool_cells(request or PoolRequest(), per_token, self.context, max(0, free))
+            cells = pool_cells(request, per_token, self.context, max(0, free), window_bytes(*of))
         except _core.InvalidArgument as error:
             refusal = str(error)
-        return KvPlan(type_k, type_v, per_token, per_token * self.context, cells, refusal)
+        lengths = {n: self._sequence_bytes(*of, n) for n in (*contexts, self.context)}
+        pools = pool_plan(*of, cells or self.context)
+        return KvPlan(
+            type_k, type_v, per_token, lengths[self.context], cells, refusal, pools, lengths
+        )
+
+    @staticmethod
+    def _sequence_bytes(
+        layers: Sequence[_core.LayerSpec],
+        request: PoolRequest,
+        type_k: str,
+        type_v: str,
+        tokens: int,
+    ) -> int:
+        """K and V of one sequence: in pools of windows what its next token sees."""
+        return sum(
+            pool["bytes_per_cell"]
+            * (tokens if pool["window"] is None else min(tokens, pool["window"][1]))
+            for pool in pool_plan(layers, request, type_k, type_v, tokens)
+        )
 
     def _number(self, name: str) -> int | None:
         """An integer of the architecture, or the largest of an array."""

@@ -11,7 +11,13 @@ from typing import TYPE_CHECKING
 
 from pykv import _core, models
 from pykv.memory import free_bytes
-from pykv.pool_size import PoolRequest, bytes_per_cell, pool_cells
+from pykv.pool_size import (
+    PoolRequest,
+    bytes_per_cell,
+    pool_cells,
+    pool_layers,
+    window_bytes,
+)
 from pykv.tokenizer import ChatTemplate, Tokenizer
 
 if TYPE_CHECKING:
@@ -47,6 +53,7 @@ class RuntimeOptions:
         threads: of computation, 0: one per usable core.
         pool_bytes: hard budget of the pool's memory, 0: as many as the cells need.
         draft_max: tokens at most that a step guesses and computes ahead for a session.
+        swa_full: layers with a window keep all tokens, as the others, instead of what it reaches.
     """
 
     model: str
@@ -59,6 +66,7 @@ class RuntimeOptions:
     threads: int = 0
     pool_bytes: int = 0
     draft_max: int = 0
+    swa_full: bool = False
 
     def validate(self) -> None:
         """Raises InvalidArgument naming the flag, the value and the limit."""
@@ -178,8 +186,13 @@ class Runtime:
     def describe(self) -> str:
         """Start-up facts in one line: cells, bytes, tokens."""
         facts = self.pool_facts()
+        windows = "".join(
+            f" and {pool['cells_capacity']:,} of {pool['bytes_per_cell']:,} for windows of "
+            f"{pool['window'][1]:,}"
+            for pool in self.cache.stats()["pools"][1:]
+        )
         return (
-            f"KV pool: {facts.cells:,} cells of {facts.bytes_per_cell:,} bytes "
+            f"KV pool: {facts.cells:,} cells of {facts.bytes_per_cell:,} bytes{windows} "
             f"(K {self.options.cache_type_k}, V {self.options.cache_type_v}), "
             f"{facts.bytes_reserved / 2**20:,.0f} MiB at most, used as needed; "
             f"room for {facts.cells:,} tokens of all requests together, "
@@ -190,13 +203,27 @@ class Runtime:
         """Called when the weights are loaded, so what is free now is free after them."""
         options, layers = self.options, self.model.layer_table
         types = options.cache_type_k, options.cache_type_v
-        per_cell = bytes_per_cell(layers, self.backend, *types)
-        request = PoolRequest(options.ctx_size, options.pool_bytes)
+        request = PoolRequest(
+            options.ctx_size,
+            options.pool_bytes,
+            options.parallel,
+            options.batch_size,
+            options.swa_full,
+        )
+        cells = pool_cells(
+            request,
+            bytes_per_cell(layers, request, *types),
+            self.model.config["context"],
+            free_bytes(),
+            window_bytes(layers, request, *types),
+        )
         return _core.Cache(
-            layers=layers,
+            layers=pool_layers(layers, request),
             ropes=self.model.ropes,
             backend=self.backend,
-            cells=pool_cells(request, per_cell, self.model.config["context"], free_bytes()),
+            cells=cells,
+            max_sequences=options.parallel,
+            step_tokens=options.batch_size,
             type_k=options.cache_type_k,
             type_v=options.cache_type_v,
             pool_bytes=options.pool_bytes,

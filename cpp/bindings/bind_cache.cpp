@@ -403,6 +403,25 @@ void bind_cache(py::module_& m) {
   bind_space(cache);
   bind_steps(m, cache);
   m.def(
+      "pool_plan",
+      [](const LayerTable& layers, const PyInt& cells, const std::string& type_k, const std::string& type_v,
+         const PyInt& max_sequences, const PyInt& step_tokens) {
+        CacheConfig config;
+        config.layers = layers;
+        config.type_k = parse_kv_type(type_k);
+        config.type_v = parse_kv_type(type_v);
+        config.cells = to_int<std::uint64_t>(cells, "[pool_plan] cells", 1);
+        config.max_sequences = to_int<std::uint32_t>(max_sequences, "[pool_plan] max_sequences", 1);
+        config.step_tokens = to_int<std::uint32_t>(step_tokens, "[pool_plan] step_tokens", 1);
+        py::list out;
+        for (const PoolStats& pool : pool_plan(config)) out.append(to_dict(pool));
+        return out;
+      },
+      py::kw_only(), py::arg("layers"), py::arg("cells"), py::arg("type_k") = "f16",
+      py::arg("type_v") = "f16", py::arg("max_sequences") = CacheConfig{}.max_sequences,
+      py::arg("step_tokens") = CacheConfig{}.step_tokens,
+      "What a cache would reserve: a list of pools as in Cache.stats()[\"pools\"].");
+  m.def(
       "abandon", [](const py::object& object) { object.inc_ref(); },
       "Keeps `object` for ever. For a child process after os.fork(), where the worker threads that its "
       "destructor would join do not exist.");

@@ -12,6 +12,7 @@ namespace pykv::bindings {
 
 void bind_steps(pybind11::module_& m, pybind11::class_<Cache>& cache);
 
+pybind11::dict to_dict(const PoolStats& stats);
 pybind11::dict to_dict(const CacheStats& stats);
 pybind11::list to_list(const std::vector<PrefixTree::NodeView>& nodes);
 

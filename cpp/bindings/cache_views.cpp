@@ -5,8 +5,6 @@ namespace py = pybind11;
 
 namespace pykv::bindings {
 
-namespace {
-
 py::dict to_dict(const PoolStats& s) {
   py::dict out;
   out["window"] = s.window.kind == WindowKind::none
@@ -25,8 +23,6 @@ py::dict to_dict(const PoolStats& s) {
   out["bytes_per_cell"] = s.bytes_per_cell;
   return out;
 }
-
-}  // namespace
 
 py::dict to_dict(const CacheStats& s) {
   py::dict out;

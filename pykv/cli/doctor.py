@@ -101,8 +101,7 @@ def _model(args: argparse.Namespace) -> tuple[list[Finding], str]:
     if plans and plans[0].refusal:
         findings.append(Finding("pool", "problem", plans[0].refusal))
     elif plans:
-        cells, per_token = plans[0].default_cells, plans[0].bytes_per_token
-        found = f"{cells:,} cells, {output.size(cells * per_token)} at most"
+        found = f"{plans[0].default_cells:,} cells, {output.size(plans[0].bytes_reserved)} at most"
         findings.append(Finding("pool", "ok", found))
     return findings, plan_text(facts, plans)
 

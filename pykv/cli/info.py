@@ -8,7 +8,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from pykv.cli import config, output
-from pykv.cli.options import CACHE_TYPE_K, CACHE_TYPE_V, CTX_SIZE, KV_TYPES, MODEL, POOL_BYTES
+from pykv.cli.options import KV_TYPES, MODEL, POOL
 
 if TYPE_CHECKING:
     from pykv.model_facts import KvPlan, ModelFacts
@@ -37,9 +37,8 @@ def add_parser(subparsers: Any) -> None:
         allow_abbrev=False,
     )
     parser.add_argument("--metadata", action="store_true", help="print every key of the file")
-    options = (MODEL, CTX_SIZE, POOL_BYTES, CACHE_TYPE_K, CACHE_TYPE_V)
     config.declare(
-        parser, {"": options}, json_help="print everything as JSON", positional="as --model"
+        parser, {"": (MODEL, *POOL)}, json_help="print everything as JSON", positional="as --model"
     )
 
 
@@ -64,16 +63,20 @@ def run(args: argparse.Namespace) -> int:
 def memory_plans(facts: ModelFacts, args: argparse.Namespace) -> list[KvPlan]:
     """The plan of the pool that the flags ask for, then one for every KV type. Empty if
     the file does not say what its layers are."""
-    from pykv._core import Backend
     from pykv.memory import free_bytes
     from pykv.pool_size import PoolRequest
 
-    backend = Backend(threads=1)
     free = free_bytes() - facts.weight_bytes
-    request = PoolRequest(args.ctx_size, args.pool_bytes)
+    request = PoolRequest(args.ctx_size, args.pool_bytes, swa_full=args.swa_full)
+    other = PoolRequest(swa_full=args.swa_full)
     types = [(args.cache_type_k, args.cache_type_v), *((kind, kind) for kind in KV_TYPES)]
     plans = (
-        facts.kv_plan(backend, *pair, free=free, request=request if place == 0 else None)
+        facts.kv_plan(
+            *pair,
+            free=free,
+            request=request if place == 0 else other,
+            contexts=[n for n in _SHOWN_CONTEXTS if n < facts.context],
+        )
         for place, pair in enumerate(types)
     )
     return [plan for plan in plans if plan is not None]
@@ -83,13 +86,13 @@ def plan_text(facts: ModelFacts, plans: list[KvPlan]) -> str:
     """The memory plan as a table, and whether the pool that was asked for fits."""
     if not plans:
         return "Memory plan: the file does not say what its layers are."
-    contexts = [n for n in _SHOWN_CONTEXTS if n < facts.context] + [facts.context]
+    contexts = list(plans[0].contexts)
     head = ["KV type", "bytes/token", *(f"{n:,} tokens" for n in contexts), "default pool"]
     rows = [
         [
             plan.type_k,
             f"{plan.bytes_per_token:,}",
-            *(output.size(plan.bytes_per_token * n) for n in contexts),
+            *(output.size(plan.contexts[n]) for n in contexts),
             f"{plan.default_cells:,} cells" if plan.default_cells else "does not fit",
         ]
         for plan in plans[1:]
@@ -103,9 +106,26 @@ def plan_text(facts: ModelFacts, plans: list[KvPlan]) -> str:
     else:
         lines.append(
             f"Fits: {wanted.default_cells:,} cells, K {wanted.type_k}, V {wanted.type_v}, "
-            f"{output.size(wanted.default_cells * wanted.bytes_per_token)} at most."
+            f"{output.size(wanted.bytes_reserved)} at most."
         )
+    if len(wanted.pools) > 1:
+        lines += ["", _pool_table(wanted.pools)]
     return "\n".join(lines)
+
+
+def _pool_table(pools: list[dict[str, Any]]) -> str:
+    head = ["pool", "layers", "cells", "bytes/cell", "at most"]
+    rows = [
+        [
+            f"window of {pool['window'][1]:,}" if pool["window"] else "all tokens",
+            str(pool["layers"]),
+            f"{pool['cells_capacity']:,}",
+            f"{pool['bytes_per_cell']:,}",
+            output.size(pool["bytes_reserved"]),
+        ]
+        for pool in pools
+    ]
+    return output.table(head, rows, right=range(1, len(head)))
 
 
 def _sections(facts: ModelFacts, plans: list[KvPlan], args: argparse.Namespace) -> list[str]:

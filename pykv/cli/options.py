@@ -158,6 +158,9 @@ CACHE_TYPE_V = Option(
     ("-ctv", "--cache-type-v"), "stored values, of the same types", one_of(KV_TYPES), "f16",
     names=KV_TYPES, metavar="TYPE",
 )  # fmt: skip
+SWA_FULL = Option(
+    ("--swa-full",), "layers with a window keep all tokens, not only what it reaches", None, False
+)
 PRECISIONS = tuple(_core.precisions())
 PRECISION = Option(
     ("--precision",), "exact (float32), fast (8-bit activations) or fastest (bf16 attention)",
@@ -221,7 +224,7 @@ EVAL_TYPE_V = Option(
 WINDOW = Option(("--window",), "tokens of a window", integer(8, TOKENS_MAX), 512, metavar="N")
 WINDOWS = Option(("--chunks",), "windows measured, 0: all", integer(0, TOKENS_MAX), 0, metavar="N")
 
-POOL = (CTX_SIZE, POOL_BYTES, CACHE_TYPE_K, CACHE_TYPE_V)
+POOL = (CTX_SIZE, POOL_BYTES, CACHE_TYPE_K, CACHE_TYPE_V, SWA_FULL)
 SAMPLING = (
     TEMP, TOP_K, TOP_P, MIN_P, TYPICAL_P, TOP_N_SIGMA, REPEAT_PENALTY, REPEAT_LAST_N,
     PRESENCE_PENALTY, FREQUENCY_PENALTY, SEED,

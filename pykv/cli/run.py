@@ -72,6 +72,7 @@ def run(args: argparse.Namespace) -> int:
         progress=_show_loading if output.can_move_cursor() else None,
         ctx_size=args.ctx_size,
         pool_bytes=args.pool_bytes,
+        swa_full=args.swa_full,
         cache_type_k=args.cache_type_k,
         cache_type_v=args.cache_type_v,
         precision=args.precision,

@@ -98,6 +98,7 @@ def _open_runtime(args: argparse.Namespace, model: str) -> Runtime:
             precision=args.precision,
             threads=args.threads,
             pool_bytes=args.pool_bytes,
+            swa_full=args.swa_full,
         )
     )
 

@@ -70,14 +70,32 @@ async def model(request: Request) -> Response:
     return JSONResponse(_model(service))
 
 
+def _pool(pool: dict[str, Any]) -> dict[str, Any]:
+    """One pool of KV cells: what its layers see, and its cells by state."""
+    names = ("layers", "bytes_per_cell", "bytes_reserved", "bytes_committed")
+    states = {key: value for key, value in pool.items() if key.startswith("cells_")}
+    return {"window": pool["window"], **{name: pool[name] for name in names}, **states}
+
+
 async def props(request: Request) -> Response:
     service: Service = request.app.state.service
+    snapshot = service.runtime.engine.snapshot()
+    cache = snapshot["cache"]
     return JSONResponse(
         {
             "default_generation_settings": {"n_ctx": service.context},
-            "total_slots": service.runtime.engine.snapshot()["limits"]["parallel"],
+            "total_slots": snapshot["limits"]["parallel"],
             "model_alias": service.model_id,
             "modalities": {"vision": False, "audio": False},
             "build_info": FINGERPRINT,
+            "kv_pools": [_pool(pool) for pool in cache["pools"]],
+            "resume_points": {
+                name: cache[key]
+                for name, key in (
+                    ("count", "resume_points"),
+                    ("bytes", "resume_bytes"),
+                    ("bytes_budget", "resume_bytes_budget"),
+                )
+            },
         }
     )

@@ -191,11 +191,28 @@ def fake_runtime() -> Any:
         model=SimpleNamespace(
             config={"trained_context": 1000, "vocab": VOCAB}, parameters=10, weight_bytes=20
         ),
-        engine=SimpleNamespace(snapshot=lambda: {"limits": {"parallel": 16}}),
+        engine=SimpleNamespace(
+            snapshot=lambda: {"limits": {"parallel": 16}, "cache": cache_stats()}
+        ),
         pool_facts=lambda: SimpleNamespace(longest_request=CONTEXT),
         describe=lambda: "KV pool: 200 cells",
         close=lambda: None,
     )
+
+
+def cache_stats() -> dict[str, Any]:
+    """The part of the cache's counters that the server shows: two pools and two points."""
+
+    def pool(window: tuple[str, int] | None, free: int, resume: int) -> dict[str, Any]:
+        sizes = {"layers": 1, "bytes_per_cell": 128, "bytes_reserved": 0, "bytes_committed": 0}
+        return {"window": window, **sizes, "cells_free": free, "cells_resume": resume}
+
+    return {
+        "pools": [pool(None, 90, 0), pool(("standard", 16), 40, 5)],
+        "resume_points": 2,
+        "resume_bytes": 640,
+        "resume_bytes_budget": 1000,
+    }
 
 
 def spelled(tokenizer: Tokenizer, text: str) -> list[int]:

@@ -35,6 +35,10 @@ def test_props(client: Client) -> None:
     assert props["total_slots"] == 16
     assert props["default_generation_settings"]["n_ctx"] == 200
     assert "/" not in props["model_alias"]
+    full, window = props["kv_pools"]
+    assert full["window"] is None and window["window"] == ["standard", 16]
+    assert full["cells_free"] == 90 and window["cells_resume"] == 5
+    assert props["resume_points"] == {"count": 2, "bytes": 640, "bytes_budget": 1000}
 
 
 def test_tokenize(client: Client) -> None:

@@ -111,13 +111,12 @@ def test_facts_of_a_model_that_runs(smollm2_gguf: Any) -> None:
     assert [(t.type, t.tensors, t.bytes) for t in facts.tensor_types()] == [
         ("Q4_1", 210, 66_355_200), ("Q8_0", 1, 30_081_024), ("F32", 61, 140_544),
     ]  # fmt: skip
-    backend = _core.Backend(threads=1)
-    plan = facts.kv_plan(backend, "f16", "f16", free=10_000 * 23_040 * 2)
+    plan = facts.kv_plan("f16", "f16", free=10_000 * 23_040 * 2)
     assert plan is not None
     assert plan.bytes_per_token == 30 * 3 * (64 + 64) * 2
     assert plan.context_bytes == 8192 * plan.bytes_per_token
     assert plan.default_cells == 12_000  # 60 %
-    small = facts.kv_plan(backend, "f16", "f16", free=100)
+    small = facts.kv_plan("f16", "f16", free=100)
     assert small is not None and small.default_cells == 0
     assert "--cache-type-k q8_0" in small.refusal
 
@@ -238,7 +237,7 @@ def test_layers_by_the_metadata(unknown: Any, values: dict[str, Any], layers: An
 
 def test_nothing_known_is_said(unknown: Any, capsys: Any) -> None:
     facts = unknown({})
-    assert facts.kv_plan(_core.Backend(threads=1), "f16", "f16", free=1) is None
+    assert facts.kv_plan("f16", "f16", free=1) is None
     assert "does not say" in info.plan_text(facts, [])
 
 

@@ -166,6 +166,9 @@ struct CacheStats {
   std::vector<PoolStats> pools;
 };
 
+// What a cache would reserve, all free: capacities and bytes of each pool. Throws as Cache().
+std::vector<PoolStats> pool_plan(const CacheConfig& config);
+
 enum class EvictReason : std::uint8_t { watermark, demand, request };
 
 class Cache {

@@ -97,7 +97,7 @@ struct SessionView {
 
 struct TenantCounters {
   std::uint64_t query_tokens = 0, hit_tokens = 0;    // query = hit + sum of misses
-  std::map<std::string, std::uint64_t> miss_tokens;  // by reason: first_seen, last_token
+  std::map<std::string, std::uint64_t> miss_tokens;  // by reason: first_seen, last_token, no_resume_point
 };
 
 // Everything a reader may want, as of the end of one step. Never changes once published.

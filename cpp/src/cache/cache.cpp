@@ -148,6 +148,20 @@ PoolStats stats_of(const Cache::Impl& cache, std::size_t index) {
 
 }  // namespace
 
+std::vector<PoolStats> pool_plan(const CacheConfig& config) {
+  const PoolSizes sizes = pool_sizes(checked(config));
+  std::vector<PoolStats> plan;
+  for (std::size_t i = 0; i < sizes.layouts.size(); ++i) {
+    PoolStats& pool = plan.emplace_back();
+    pool.window = sizes.windows[i];
+    pool.layers = sizes.layouts[i].stored_layers();
+    pool.cells_capacity = pool.cells_free = std::uint64_t{sizes.blocks[i]} * kBlockCells;
+    pool.bytes_reserved = std::uint64_t{sizes.blocks[i]} * sizes.layouts[i].block_bytes();
+    pool.bytes_per_cell = sizes.layouts[i].bytes_per_cell();
+  }
+  return plan;
+}
+
 CacheStats Cache::stats() const {
   const Impl& c = *impl_;
   const auto lock = c.link->lock();

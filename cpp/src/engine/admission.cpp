@@ -143,7 +143,8 @@ void StepLoop::enter_pool(Session& session) {
   session.seq = opened.seq;
   session.stored = opened.reused;
   const std::span<const Token> prompt(session.tokens.data(), session.prompt_tokens);
-  session.prompt_known = opened.reused + 1 == session.prompt_tokens &&
+  session.known = opened.reused + opened.no_resume_point;
+  session.prompt_known = session.known + 1 == session.prompt_tokens &&
                          cache_.stored(name_space, prompt) == session.prompt_tokens;
 }
 

@@ -1,6 +1,7 @@
 #include "engine/metrics.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "engine/histogram.h"
 
@@ -63,11 +64,16 @@ void Metrics::count_computed(Session& session, std::uint32_t from, std::uint32_t
   TenantCounters& counters = tenant(session.request.tenant);
   counters.query_tokens += misses;
   totals_.prompt_tokens += misses;
-  session.counted = end;
+  const std::uint32_t begin = std::exchange(session.counted, end);
   // The logits of the last token are needed, so it is computed even if it is known.
   if (end == session.prompt_tokens && session.prompt_known) {
     ++counters.miss_tokens["last_token"];
     --misses;
+  }
+  const std::uint32_t known = std::min(session.known, end);
+  if (known > begin) {  // stored, but windows could not continue from there
+    counters.miss_tokens["no_resume_point"] += std::min(known - begin, misses);
+    misses -= std::min(known - begin, misses);
   }
   counters.miss_tokens["first_seen"] += misses;
 }

@@ -31,6 +31,7 @@ struct Session {
 
   std::optional<SeqId> seq;    // while admitted
   std::uint32_t stored = 0;    // tokens with KV in `seq`
+  std::uint32_t known = 0;     // tokens that were stored when it entered the pool
   std::uint32_t counted = 0;   // prompt tokens that are in the hit and miss counters
   std::uint32_t cached = 0;    // … of them taken from others
   std::uint32_t computed = 0;  // prompt tokens computed here, again after preemption

@@ -51,10 +51,13 @@ void Model::Impl::check_step(Step& step, std::span<const Token> tokens) const {
   if (&step.backend() != &backend)
     throw InvalidArgument(at("forward") +
                           "the step's cache uses another backend than the model; make both with one");
-  for (std::uint32_t i = config.layers; i-- > 0;)  // the last one first: it finds a cache of fewer
-    if (step.layer(i) != layers[i])
+  for (std::uint32_t i = config.layers; i-- > 0;) {  // the last one first: it finds a cache of fewer
+    LayerSpec layer = step.layer(i);
+    layer.pool = layers[i].pool;  // what is kept of windows is the cache's affair
+    if (layer != layers[i])
       throw InvalidArgument(at("forward") +
                             "the step's cache was not made for this model; use its layer table");
+  }
   if (tokens.size() != step.rows())
     throw InvalidArgument(at("forward") + "got " + std::to_string(tokens.size()) + " tokens, the step has " +
                           std::to_string(step.rows()) + " rows");

@@ -36,6 +36,12 @@ function kpis(doc, series) {
       `${count(doc.queue_length)} waiting of at most ${count(doc.limits.queue_length)}`));
 }
 
+function windowPool(pool) {
+  const used = pool.cells_capacity - pool.cells_free;
+  return ` Window of ${count(pool.window[1])}: ${count(used)} of ${count(pool.cells_capacity)} cells` +
+    ` in use, ${count(pool.cells_resume)} of them by resume points only.`;
+}
+
 function cellsByState(doc) {
   const { capacity, states } = doc.cells;
   const share = (n) => (capacity ? n / capacity : 0);
@@ -60,7 +66,8 @@ function cellsByState(doc) {
     `capacity ${count(capacity)} cells of ${bytes(per)}`;
   document.getElementById("cells-bytes").textContent =
     `Memory: ${bytes(doc.bytes.committed)} committed of ${bytes(doc.bytes.budget)} budget, ` +
-    `${bytes(doc.bytes.reserved)} address space reserved.`;
+    `${bytes(doc.bytes.reserved)} address space reserved.` +
+    doc.pools.slice(1).map(windowPool).join("");
 }
 
 const factColumns = (unit) => [
@@ -71,6 +78,12 @@ const factColumns = (unit) => [
 function facts(id, unit, rows) {
   show(id, table(factColumns(unit), rows));
 }
+
+const resumePoints = (points) => [
+  ["resume points", count(points.count)],
+  ["resume points used by requests", count(points.used)],
+  ["resume points dropped", count(points.dropped)],
+];
 
 function counters(doc) {
   const { prefix } = doc;
@@ -90,6 +103,7 @@ function counters(doc) {
       .map(([reason, n]) => [why[reason] ?? reason, `${count(n)} cells`]),
     ["reclaim ticks", count(doc.reclaim.ticks)],
     ["reclaim runs that evicted", count(doc.reclaim.runs)],
+    ...(doc.pools.length > 1 ? resumePoints(doc.resume_points) : []),
     ["plans that did not fit", count(doc.alloc_failures)],
     ["sessions preempted", count(doc.preempted)],
   ]);

@@ -1,0 +1,320 @@
+// Window pools and resume points from C++: what is kept, from where sequences continue, what is
+// refused. That attention reads the right cells is tested by test_cache_walk.cpp.
+#include <cstdio>
+#include <memory>
+#include <numeric>
+#include <string>
+#include <vector>
+
+#include "check.h"
+#include "pykv/cache.h"
+#include "pykv/errors.h"
+
+using namespace pykv;
+
+namespace {
+
+constexpr std::uint32_t kDim = 8;
+constexpr NamespaceId ns{0};
+
+std::vector<Token> range(Token begin, Token end) {
+  std::vector<Token> tokens(static_cast<std::size_t>(end - begin));
+  std::iota(tokens.begin(), tokens.end(), begin);
+  return tokens;
+}
+
+std::vector<Token> joined(std::vector<Token> a, const std::vector<Token>& b) {
+  a.insert(a.end(), b.begin(), b.end());
+  return a;
+}
+
+// `layers` layers, all but every sixth with a window.
+LayerTable gemma(std::uint32_t layers, std::uint32_t window, std::uint32_t dim) {
+  LayerSpec layer;
+  layer.kv_heads = 1;
+  layer.k_dim = layer.v_dim = dim;
+  LayerTable table(layers, layer);
+  for (std::uint32_t i = 0; i < layers; ++i) {
+    if (i % 6 == 5) continue;
+    table[i].window_kind = WindowKind::standard;
+    table[i].window_size = window;
+  }
+  return with_window_pools(table);
+}
+
+struct Fixture {
+  explicit Fixture(std::uint64_t cells, std::uint32_t window = 16, std::uint32_t layers = 6) {
+    config.layers = gemma(layers, window, kDim);
+    config.ropes = {RopeParams{}};
+    config.ropes[0].dims = kDim;
+    config.type_k = config.type_v = DType::f32;
+    config.cells = cells;
+    config.resume_spacing = 64;
+    config.clock = [this] { return ticks += 1; };
+  }
+  Cache& make() {
+    cache = std::make_unique<Cache>(config, backend);
+    return *cache;
+  }
+
+  bool append(std::vector<StepRequest> requests) {
+    const std::optional<Plan> plan = cache->plan(requests);
+    if (!plan) return false;
+    Step step = cache->commit(*plan);
+    write(step);
+    step.finish();
+    return true;
+  }
+  bool append(SeqId seq, std::span<const Token> tokens) {
+    return append({{seq, static_cast<std::uint32_t>(tokens.size()), tokens}});
+  }
+  void write(Step& step) {
+    const BufferId buffer = backend.create_buffer(step.rows(), kDim);
+    const Rows rows{buffer, 0, step.rows(), kDim};
+    for (std::uint32_t layer = 0; layer < config.layers.size(); ++layer) step.write(layer, rows, rows);
+    backend.destroy_buffer(buffer);
+  }
+  // A request as an engine does it: from the cached prefix on, then ends. Returns what it reused.
+  std::uint32_t request(const std::vector<Token>& prompt) {
+    const Cache::Opened opened = cache->open(ns, prompt);
+    CHECK(append(opened.seq, std::span(prompt).subspan(opened.reused)));
+    cache->erase(opened.seq);
+    cache->check_integrity();
+    return opened.reused;
+  }
+  const PoolStats pool(std::size_t index) const { return cache->stats().pools.at(index); }
+
+  double ticks = 0;
+  CacheConfig config;
+  Backend backend{BackendConfig{1, "scalar"}};
+  std::unique_ptr<Cache> cache;
+};
+
+std::string message_of(auto call) {
+  try {
+    call();
+  } catch (const Unsupported& error) {
+    return error.what();
+  }
+  return "";
+}
+
+}  // namespace
+
+TEST(a_window_pool_keeps_what_the_next_token_sees) {
+  Fixture f(1024);
+  Cache& cache = f.make();
+  const SeqId seq = cache.create();
+  CHECK(f.append(seq, range(0, 100)));
+  CHECK(f.pool(0).cells_active == 100 && f.pool(1).cells_active == 100);  // all of them are the last step's
+  CHECK(f.append(seq, range(100, 101)));
+  CHECK(f.pool(0).cells_active == 101 && f.pool(1).cells_active == 16);
+  CHECK(cache.runs(seq, 1).front().first == 85 && cache.bounds(seq) == (Span{0, 101}));
+  CHECK(cache.read_rows(seq, 0, std::nullopt).rows == 16 &&
+        cache.read_rows(seq, 5, std::nullopt).rows == 101);
+  cache.check_integrity();
+}
+
+TEST(a_step_takes_cells_of_all_pools_or_of_none) {
+  Fixture f(1024);
+  f.config.window_cells = 64;
+  f.config.resume_bytes = 0;
+  Cache& cache = f.make();
+  const SeqId seq = cache.create();
+  CHECK(!f.append(seq, range(0, 65)));  // pool 0 has room
+  CHECK(cache.stats().alloc_failures == 1 && f.pool(0).cells_free == 1024 && f.pool(1).cells_free == 64);
+  for (Token at = 0; at < 400; at += 40) CHECK(f.append(seq, range(at, at + 40)));
+  CHECK(cache.bounds(seq).end == 400);
+  {
+    const StepRequest request{seq, 20, {}};
+    Step step = cache.commit(*cache.plan({&request, 1}));
+    CHECK(f.pool(0).cells_computing == 20 && f.pool(1).cells_computing == 20);
+  }  // rolled back
+  CHECK(f.pool(0).cells_active == 400 && f.pool(1).cells_active == 15);
+  cache.check_integrity();
+}
+
+TEST(a_wrong_guess_is_removed_exactly) {
+  Fixture f(1024);
+  Cache& cache = f.make();
+  const SeqId seq = cache.create();
+  CHECK(f.append(seq, range(0, 100)) && f.append(seq, range(100, 108)));
+  cache.remove(seq, Span{101, 108});
+  CHECK(cache.bounds(seq).end == 101 && cache.exact_upto(seq) == 101);
+  CHECK(f.append(seq, range(200, 208)));
+  cache.check_integrity();
+}
+
+TEST(the_same_prompt_twice_reuses_all_but_its_last_token) {  // C17
+  Fixture f(1024);
+  f.make();
+  CHECK(f.request(range(0, 300)) == 0);
+  CHECK(f.request(range(0, 300)) == 299);
+  CHECK(f.request(range(0, 310)) == 300);  // where the first one ended
+  CHECK(f.cache->stats().match_no_resume_point_tokens == 0);
+}
+
+TEST(removing_all_sequences_works) {  // C19
+  Fixture f(1024);
+  Cache& cache = f.make();
+  for (Token i = 0; i < 4; ++i) CHECK(f.append(cache.create(), range(100 * i, 100 * i + 90)));
+  const SeqId kept = cache.sequences().front();
+  cache.remove(kept, std::nullopt);
+  CHECK(cache.bounds(kept) == Span{} && f.append(kept, range(0, 50)));
+  cache.clear(kept);
+  cache.erase_all();
+  cache.check_integrity();
+  CHECK(f.pool(1).cells_active == 0 && f.pool(1).cells_resume > 0);
+  cache.reset_prefixes();
+  cache.check_integrity();
+  for (const std::size_t pool : {0U, 1U}) CHECK(f.pool(pool).cells_free == f.pool(pool).cells_capacity);
+}
+
+TEST(a_rewind_goes_to_the_position_or_to_the_last_point_before_it) {  // C16
+  Fixture f(1024);
+  f.config.resume_bytes = 1 << 20;
+  Cache& cache = f.make();
+  const SeqId seq = cache.create();
+  for (Token at = 0; at < 300; at += 50) CHECK(f.append(seq, range(at, at + 50)));
+  CHECK(cache.rewind(seq, 299) == 299);  // the last step's tokens are there
+  CHECK(cache.rewind(seq, 250) == 250);
+  CHECK(cache.rewind(seq, 200) == 192 && cache.bounds(seq).end == 192 && cache.exact_upto(seq) == 192);
+  CHECK(f.append(seq, range(192, 230)));
+  CHECK(cache.rewind(seq, 63) == 0 && f.append(seq, range(0, 20)));
+  CHECK_THROWS(InvalidArgument, cache.rewind(seq, 21));
+  CHECK_THROWS(InvalidArgument, cache.rewind(seq, -1));
+  cache.check_integrity();
+}
+
+TEST(where_conversations_part_a_point_is_made_for_the_next_one) {
+  Fixture f(2048);
+  f.config.resume_spacing = 0;
+  f.config.resume_bytes = 1 << 20;
+  Cache& cache = f.make();
+  const std::vector<Token> system = range(0, 200);
+  CHECK(f.request(joined(system, range(1000, 1100))) == 0);
+  const Cache::Opened second = cache.open(ns, joined(system, range(2000, 2100)));
+  CHECK(second.reused == 0 && second.no_resume_point == 200);
+  CHECK(cache.match(ns, joined(system, range(2000, 2100))) == 0);
+  CHECK(cache.stored(ns, joined(system, range(2000, 2100))) == 200);
+  CHECK(f.append(second.seq, joined(system, range(2000, 2100))));
+  CHECK(f.pool(0).cells_active == 300 && f.pool(0).cells_idle == 100);  // tokens are stored once
+  CHECK(cache.stats().match_no_resume_point_tokens == 200);
+  cache.erase(second.seq);
+  CHECK(f.request(joined(system, range(3000, 3100))) == 200);
+}
+
+TEST(a_live_sequence_is_continued_without_a_point) {
+  Fixture f(1024);
+  f.config.resume_bytes = 0;
+  Cache& cache = f.make();
+  const std::vector<Token> prompt = range(0, 300);
+  const Cache::Opened leader = cache.open(ns, prompt);
+  CHECK(f.append(leader.seq, range(0, 100)));
+  const Cache::Opened follower = cache.open(ns, prompt);
+  CHECK(follower.reused == 100 && follower.pending == 200);
+  CHECK(f.append(leader.seq, range(100, 200)));
+  CHECK(cache.match(ns, prompt) == 200);
+  const std::uint64_t active = f.pool(1).cells_active;
+  const Cache::Opened third = cache.open(ns, prompt);
+  CHECK(third.reused == 200 && f.pool(1).cells_active == active);  // shared
+  const SeqId fork = cache.fork(third.seq);
+  CHECK(f.append({{third.seq, 1, {}}, {fork, 1, {}}}));
+  cache.check_integrity();
+  CHECK(cache.stats().resume_points == 0);
+}
+
+TEST(the_budget_of_points_is_kept_and_points_go_first) {
+  Fixture f(1024);
+  f.config.max_sequences = 2;
+  f.config.step_tokens = 64;
+  Cache& cache = f.make();
+  for (Token i = 0; i < 20; ++i) {
+    f.request(range(100 * i, 100 * i + 24));
+    const CacheStats s = cache.stats();
+    CHECK(s.resume_bytes <= s.resume_bytes_budget);
+    CHECK(f.pool(1).cells_resume * f.pool(1).bytes_per_cell <= s.resume_bytes_budget);
+  }
+  CHECK(cache.stats().resume_points_dropped > 0 && f.pool(1).cells_resume > 0);
+  const std::uint64_t idle = f.pool(0).cells_idle;
+  const auto wanted = static_cast<std::uint32_t>(f.pool(1).cells_free + 10);
+  CHECK(cache.make_room(wanted) >= 10 && f.pool(1).cells_free >= wanted);
+  CHECK(f.pool(0).cells_idle == idle);
+  cache.check_integrity();
+}
+
+TEST(what_window_cells_are_gone_for_is_refused_and_says_what_is_possible) {
+  Fixture f(1024);
+  f.config.resume_bytes = 1 << 20;
+  Cache& cache = f.make();
+  const SeqId seq = cache.create(), other = cache.create();
+  CHECK(f.append(seq, range(0, 200)) && f.append(seq, range(200, 201)));
+  const std::string removed = message_of([&] { cache.remove(seq, Span{150, 201}); });
+  CHECK(removed.find("[Cache.remove]") == 0 &&
+        removed.find("rewind() goes back to position 128") < removed.size());
+  CHECK(message_of([&] { cache.copy(seq, Span{0, 150}, other); }).find("position 128") < 200);
+  CHECK_THROWS(Unsupported, cache.divide(seq, Span{0, 201}, 2));
+  CHECK(cache.bounds(seq) == (Span{0, 201}));
+  cache.copy(seq, Span{0, 128}, other);  // a point is there
+  CHECK(cache.exact_upto(other) == 128 && f.append(other, range(500, 510)));
+  cache.remove(seq, Span{20, 100});  // the window is not there
+  cache.shift(seq, Span{100, 201}, -80);
+  CHECK(cache.bounds(seq).end == 121 && f.append({{seq, 5, {}}}));
+  cache.check_integrity();
+}
+
+TEST(the_bytes_of_all_pools_are_one_budget) {
+  Fixture f(1 << 16, 64);
+  const std::size_t block = BlockLayout(f.config.layers, 0, DType::f32, DType::f32).block_bytes() +
+                            BlockLayout(f.config.layers, 1, DType::f32, DType::f32).block_bytes();
+  f.config.pool_bytes = 20 * block;
+  Cache& cache = f.make();
+  CHECK(cache.stats().bytes_reserved <= f.config.pool_bytes);
+  CHECK(f.pool(0).cells_capacity >= 8 * 64 && f.pool(1).cells_capacity >= 8 * 64);
+  const SeqId seq = cache.create();
+  while (f.append({{seq, 32, {}}}) || cache.make_room(32) > 0) cache.check_integrity();
+  CHECK(f.pool(0).cells_free < 32);
+  f.config.pool_bytes = block - 1;
+  CHECK_THROWS(InvalidArgument, f.make());
+}
+
+// 16 sessions of 4,096 tokens on the layers of Gemma 3 270M: 18, of which 15 have a window of 512.
+TEST(a_window_pool_is_sized_by_need_not_by_context) {
+  constexpr std::uint32_t kSessions = 16, kTokens = 4096, kWindow = 512, kStep = 256;
+  Fixture f(kSessions * (kTokens + 64), kWindow, 18);
+  f.config.step_tokens = kStep;
+  f.config.resume_spacing = 512;
+  Cache& cache = f.make();
+  std::vector<StepRequest> all;
+  for (std::uint32_t i = 0; i < kSessions; ++i) all.push_back({cache.create(), 1, {}});
+  for (std::uint32_t at = 0; at < kTokens; at += kStep) {
+    for (std::uint32_t i = 0; i < kSessions; ++i) {
+      const auto first = static_cast<Token>(i * 10000 + at);
+      CHECK(f.append(all[i].seq, range(first, first + static_cast<Token>(kStep))));
+      CHECK(f.pool(1).cells_active <= kSessions * (kWindow - 1 + kStep));
+    }
+  }
+  CHECK(f.append(all));
+  CHECK(f.pool(1).cells_active == kSessions * kWindow);  // 511 and the new one
+  CHECK(f.pool(0).cells_active == kSessions * (kTokens + 1));
+
+  // In the bytes of the real heads: 256 elements of f16.
+  const LayerTable real = gemma(18, kWindow, 256);
+  const auto cell_bytes = [&](std::uint32_t pool) {
+    return static_cast<double>(BlockLayout(real, pool, DType::f16, DType::f16).bytes_per_cell());
+  };
+  CHECK(cell_bytes(0) == 3 * 1024 && cell_bytes(1) == 15 * 1024);
+  const auto cells = static_cast<double>(f.pool(0).cells_active);
+  const double full = cells * (cell_bytes(0) + cell_bytes(1));
+  const double live = cells * cell_bytes(0) + static_cast<double>(f.pool(1).cells_active) * cell_bytes(1);
+  const double kept = live + static_cast<double>(f.pool(1).cells_resume) * cell_bytes(1);
+  std::printf("  KV bytes of full cells: %.4f, with resume points %.4f\n", live / full, kept / full);
+  CHECK(live / full < 0.271 && kept / full <= 0.30);
+  CHECK(cache.stats().resume_points > 0);
+  cache.check_integrity();
+
+  // What is shared is there once.
+  std::vector<SeqId> forks;
+  for (const StepRequest& request : all) forks.push_back(cache.fork(request.seq));
+  CHECK(f.pool(1).cells_active == kSessions * kWindow);
+}
