@@ -35,14 +35,19 @@ class Machine:
         self.cells = cells
         self.cache = self.make_cache(type_k, type_v)
 
-    def make_cache(self, type_k: str, type_v: str) -> _core.Cache:
+    def make_cache(
+        self, type_k: str, type_v: str, *, window_pools: bool = False, **more: int
+    ) -> _core.Cache:
+        """`window_pools`: layers with a window keep what it reaches only."""
+        layers = self.model.layer_table
         return _core.Cache(
-            layers=self.model.layer_table,
+            layers=_core.with_window_pools(layers) if window_pools else layers,
             ropes=self.model.ropes,
             backend=self.backend,
             cells=self.cells,
             type_k=type_k,
             type_v=type_v,
+            **more,
         )
 
     @property

@@ -116,10 +116,39 @@ def test_bits_beyond_the_window_do_not_depend_on_how_the_work_is_cut(
         machine.model.forward(step, shared[start : start + 100], [])
         step.finish()
     assert np.array_equal(machine.extend(first, rest, chunk=7), alone)
-    second, reused, _ = cache.open([*shared, *rest[:10], text[0]])
+    second, reused, *_ = cache.open([*shared, *rest[:10], text[0]])
     assert reused == 810
     assert np.array_equal(machine.extend(second, rest[10:]), alone[10:])
     cache.remove(first, (805, 830))
     assert np.array_equal(machine.extend(first, rest[5:]), alone[5:])
     cache.erase_all()
     cache.reset_prefixes()
+
+
+def test_an_edited_message_beyond_the_window_recomputes_little(
+    fast_layers: Machine, text: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:  # C16
+    """In pools of windows: from the last resume point, the bits of a cache that keeps all."""
+    machine, spacing, parted = fast_layers, 128, 700
+    first, edited = text[:830], [*text[:parted], *text[900:1000]]
+    alone = logits(machine, first, range(800, 830))
+    cold = logits(machine, edited, range(parted, 800))
+    cache = machine.make_cache(
+        "f16", "f16", window_pools=True, resume_spacing=spacing, resume_bytes=1 << 27
+    )
+    monkeypatch.setattr(machine, "cache", cache)
+    assert [pool["layers"] for pool in cache.stats()["pools"]] == [3, 15]
+    seq = cache.open(first)[0]
+    computed = np.concatenate(
+        [machine.extend(seq, first[at : at + 83]) for at in range(0, 830, 83)]
+    )
+    assert np.array_equal(computed[800:], alone)
+    assert cache.stats()["pools"][1]["cells_active"] <= 511 + 83
+    reached = cache.rewind(seq, parted)
+    assert parted - spacing < reached <= parted
+    assert np.array_equal(machine.extend(seq, edited[reached:])[parted - reached :], cold)
+    cache.erase(seq)
+    _, reused, _, lost = cache.open([*text[: parted + 10], text[0]])
+    assert reused + lost == parted + 10 and lost < spacing
+    assert cache.open(first)[1] == 829, "before its last token"
+    cache.check_integrity()
