@@ -258,6 +258,21 @@ TEST(the_same_tokens_computed_twice_are_stored_once) {
   CHECK(f.cache->stats().cells_active == 107);
 }
 
+TEST(eviction_does_not_forget_what_frees_nothing) {
+  Fixture f(64);
+  const Token text[] = {1, 2};
+  const SeqId first = f.cache->create(), second = f.cache->create(NamespaceId{1});
+  f.append(first, text);
+  f.cache->copy(first, std::nullopt, second);  // not exact in its namespace
+  f.cache->erase(first);
+  CHECK(f.cache->stats().cells_idle == 0);
+  CHECK(f.cache->evict(5, EvictReason::request) == 0);
+  CHECK(f.cache->match({}, text) == 2);
+  f.cache->erase(second);
+  CHECK(f.cache->evict(5, EvictReason::request) == 2);
+  CHECK(f.cache->match({}, text) == 0);
+}
+
 TEST(eviction_takes_the_oldest_tail_first) {
   Fixture f(256);
   const auto old_text = text(30), new_text = text(30, 500);

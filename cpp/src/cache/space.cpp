@@ -9,7 +9,8 @@ namespace pykv {
 
 std::uint32_t Cache::Impl::evict(std::uint32_t wanted, EvictReason reason) {
   std::uint32_t freed = 0;
-  while (freed < wanted) {
+  // With none idle a prefix would go for nothing: its cells stay with sequences that were edited.
+  while (freed < wanted && base.cells.counts().idle > 0) {
     const std::uint32_t step = tree.evict(wanted - freed, now());
     freed += step;
     if (step == 0 && !withdraw_announcements()) break;
