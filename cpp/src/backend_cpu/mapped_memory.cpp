@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstdint>
 #include <limits>
 
 namespace pykv::cpu {
@@ -62,8 +63,14 @@ MappedMemory MappedMemory::allocate(std::size_t bytes, bool large_pages) {
   return {data, bytes};
 }
 
-MappedMemory MappedMemory::reserve(std::size_t bytes) {
-  return {map(bytes, PROT_NONE, MAP_NORESERVE), bytes};
+MappedMemory MappedMemory::reserve(std::size_t bytes, bool large_pages) {
+  std::byte* const data = map(bytes, PROT_NONE, MAP_NORESERVE);
+#if defined(MADV_HUGEPAGE)
+  large_pages = large_pages && !PYKV_POISON && data != nullptr && madvise(data, bytes, MADV_HUGEPAGE) == 0;
+#else
+  large_pages = false;
+#endif
+  return {data, bytes, large_pages};
 }
 
 MappedMemory::~MappedMemory() {
@@ -73,7 +80,15 @@ MappedMemory::~MappedMemory() {
 }
 
 bool MappedMemory::commit(std::size_t offset, std::size_t bytes) {
-  return mprotect(data_ + offset, bytes, PROT_READ | PROT_WRITE) == 0 && touch(data_ + offset, bytes);
+  std::size_t begin = offset, end = offset + bytes;
+  if (large_pages_) {  // one is taken only where all of it is usable
+    constexpr std::size_t kLargePage = std::size_t{2} << 20;
+    const std::size_t lead = reinterpret_cast<std::uintptr_t>(data_) % kLargePage;
+    begin = std::max(lead, (begin + lead) / kLargePage * kLargePage) - lead;
+    end = std::min((end + lead + kLargePage - 1) / kLargePage * kLargePage - lead,
+                   (bytes_ + page_bytes() - 1) / page_bytes() * page_bytes());
+  }
+  return mprotect(data_ + begin, end - begin, PROT_READ | PROT_WRITE) == 0 && touch(data_ + offset, bytes);
 }
 
 void MappedMemory::release(std::size_t offset, std::size_t bytes) {

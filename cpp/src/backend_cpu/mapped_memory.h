@@ -17,13 +17,18 @@ class MappedMemory {
   // the system has no such range.
   static MappedMemory allocate(std::size_t bytes, bool large_pages = false);
   // Address space only; pages must be made usable with commit().
-  static MappedMemory reserve(std::size_t bytes);
+  // With `large_pages` what is committed lies on large pages where the system has them, so that
+  // up to one such page more is taken at either end.
+  static MappedMemory reserve(std::size_t bytes, bool large_pages = false);
   ~MappedMemory();
   MappedMemory(MappedMemory&& other) noexcept
-      : data_(std::exchange(other.data_, nullptr)), bytes_(std::exchange(other.bytes_, 0)) {}
+      : data_(std::exchange(other.data_, nullptr)),
+        bytes_(std::exchange(other.bytes_, 0)),
+        large_pages_(other.large_pages_) {}
   MappedMemory& operator=(MappedMemory&& other) noexcept {
     std::swap(data_, other.data_);
     std::swap(bytes_, other.bytes_);
+    std::swap(large_pages_, other.large_pages_);
     return *this;
   }
 
@@ -37,9 +42,11 @@ class MappedMemory {
   void release(std::size_t offset, std::size_t bytes);
 
  private:
-  MappedMemory(std::byte* data, std::size_t bytes) : data_(data), bytes_(bytes) {}
+  MappedMemory(std::byte* data, std::size_t bytes, bool large_pages = false)
+      : data_(data), bytes_(bytes), large_pages_(large_pages) {}
   std::byte* data_ = nullptr;
   std::size_t bytes_ = 0;
+  bool large_pages_ = false;
 };
 
 // Memory for weights, which live as long as the backend. Taken from a few large ranges, so

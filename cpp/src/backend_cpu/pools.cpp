@@ -7,6 +7,10 @@
 namespace pykv {
 namespace {
 
+// Blocks of so many bytes lie on large pages: attention reads a few KiB of each, here and there,
+// and finding a small page costs as much as reading it.
+constexpr std::size_t kLargeBlock = std::size_t{1} << 18;
+
 using cpu::Pool;
 using cpu::refuse;
 
@@ -91,7 +95,8 @@ PoolId Backend::create_pool(const BlockLayout& layout, std::uint32_t blocks) {
                               " bytes; 1 to 2^26 - 1 blocks of at least one layer are possible");
   const std::size_t limit = std::numeric_limits<std::size_t>::max() / 2 / layout.block_bytes();
   cpu::MappedMemory memory;
-  if (blocks <= limit) memory = cpu::MappedMemory::reserve(blocks * layout.block_bytes());
+  if (blocks <= limit)
+    memory = cpu::MappedMemory::reserve(blocks * layout.block_bytes(), layout.block_bytes() >= kLargeBlock);
   if (memory.data() == nullptr)
     throw OutOfMemory("[Backend.create_pool] no address space for " + std::to_string(blocks) + " blocks of " +
                       std::to_string(layout.block_bytes()) + " bytes; ask for fewer cells");

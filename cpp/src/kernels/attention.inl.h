@@ -28,11 +28,20 @@ struct FloatScheme {
   static constexpr std::uint32_t kPerWord = 1;
 };
 
-// Products q·k for up to four whole groups of cells, of which cells [skip, skip + length) lie
-// at slots [first, first + length) of the partition.
+// Up to four whole groups of cells of a piece, of which cells [skip, skip + length) lie at slots
+// [first, first + length) of the partition.
+struct Groups {
+  std::size_t piece;
+  const std::byte* bytes;
+  std::uint32_t skip, length, first;
+};
+
+// Products q·k for some groups.
 template <class Scheme>
-void score_groups(const PartitionTask& task, const float* const* queries, const std::byte* groups,
-                  std::uint32_t skip, std::uint32_t length, std::uint32_t first, AttentionScratch& scratch) {
+void score_groups(const PartitionTask& task, const float* const* queries, const Groups& groups,
+                  AttentionScratch& scratch) {
+  const auto [piece, bytes, skip, length, first] = groups;
+  static_cast<void>(piece);
   const auto [begin, end] = queries_seeing(task, first, length);
   if (begin == end) return;
   constexpr std::size_t kEdgeStride = std::size_t{kGroupsAtOnce} * kPanelWidth;
@@ -44,7 +53,7 @@ void score_groups(const PartitionTask& task, const float* const* queries, const 
     const std::uint32_t depth = task.k.dim - k < kKTile ? task.k.dim - k : kKTile;
     const std::size_t stride = std::size_t{depth} / Scheme::kPerWord * kPanelWidth;
     for (std::uint32_t p = 0; p < panels; ++p)
-      decode_group(k_panel(task.k, groups + p * task.k.group_bytes), k, depth,
+      decode_group(k_panel(task.k, bytes + p * task.k.group_bytes), k, depth,
                    typename Scheme::Tile{scratch.tile + p * stride});
     multiply<typename Scheme::Math>(
         {scratch.tile, stride, panels, depth / Scheme::kPerWord, k / Scheme::kPerWord, kEdgeStride},
@@ -55,26 +64,26 @@ void score_groups(const PartitionTask& task, const float* const* queries, const 
                 scratch.edge + i * kEdgeStride + skip, length * sizeof(float));
 }
 
-// body(groups, skip, length, first) for the cells of all pieces, up to four groups at a time.
+// body(groups) for the cells of all pieces.
 template <class Body>
 PYKV_INLINE void for_groups(const PartitionTask& task, Body body) {
-  for (const KvPiece& piece : task.pieces)
+  for (std::size_t i = 0; i < task.pieces.size(); ++i) {
+    const KvPiece& piece = task.pieces[i];
     for (std::uint32_t done = 0; done < piece.length;) {
       const std::uint32_t cell = piece.cell + done;
       const std::uint32_t skip = cell % kPanelWidth;
       const std::uint32_t room = kGroupsAtOnce * kPanelWidth - skip;
       const std::uint32_t length = piece.length - done < room ? piece.length - done : room;
-      body(piece.k_tile + cell / kPanelWidth * task.k.group_bytes, skip, length, piece.first + done);
+      body(Groups{i, piece.k_tile + cell / kPanelWidth * task.k.group_bytes, skip, length,
+                  piece.first + done});
       done += length;
     }
+  }
 }
 
 template <class Scheme>
 void score_pieces(const PartitionTask& task, const float* const* queries, AttentionScratch& scratch) {
-  for_groups(task,
-             [&](const std::byte* groups, std::uint32_t skip, std::uint32_t length, std::uint32_t first) {
-               score_groups<Scheme>(task, queries, groups, skip, length, first, scratch);
-             });
+  for_groups(task, [&](const Groups& groups) { score_groups<Scheme>(task, queries, groups, scratch); });
 }
 
 // Elements [dim, dim + 16 * panels) of V that is a view of K: K's tile, turned round. Elements

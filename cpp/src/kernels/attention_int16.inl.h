@@ -190,17 +190,34 @@ void score_panels(const ScorePanels& s, std::uint32_t count) {
     });
 }
 
+// Asks for a quarter of what is read next, where a piece is long enough to need it: V of this
+// piece and K of the next one.
+PYKV_INLINE void ask_ahead(const PartitionTask& task, std::size_t piece, std::uint32_t quarter) {
+  constexpr std::uint32_t kLong = kBlockCells / 2;
+  const auto ask = [&](const std::byte* tile, std::size_t bytes) {
+    for (std::size_t at = quarter * bytes / 4; at < (quarter + 1) * bytes / 4; at += 64)
+      __builtin_prefetch(tile + at, 0, 2);
+  };
+  if (task.count == kQueryBlock) return;  // others of a prompt have read it just before
+  if (task.pieces[piece].length >= kLong) ask(task.pieces[piece].v_tile, task.v.bytes);
+  if (piece + 1 < task.pieces.size() && task.pieces[piece + 1].length >= kLong)
+    ask(task.pieces[piece + 1].k_tile, task.k.bytes);
+}
+
 // As score_groups() has it.
-void score_groups_int16(const PartitionTask& task, ScorePanels s, const std::byte* groups, std::uint32_t skip,
-                        std::uint32_t length, std::uint32_t first, AttentionScratch& scratch) {
+void score_groups_int16(const PartitionTask& task, ScorePanels s, const Groups& groups,
+                        AttentionScratch& scratch) {
+  const auto [piece, bytes, skip, length, first] = groups;
   const auto [begin, end] = queries_seeing(task, first, length);
   if (begin == end) return;
   alignas(64) float scales[kGroupsAtOnce * kPanelWidth];
   s.panels = (skip + length + kPanelWidth - 1) / kPanelWidth;
   s.cell_scales = scales;
-  for (std::uint32_t p = 0; p < s.panels; ++p)
+  for (std::uint32_t p = 0; p < s.panels; ++p) {
+    ask_ahead(task, piece, p);
     store(scales + p * kPanelWidth,
-          quantize_group(task, groups + p * task.k.group_bytes, scratch.tile + p * s.stride, scratch));
+          quantize_group(task, bytes + p * task.k.group_bytes, scratch.tile + p * s.stride, scratch));
+  }
   s.x += begin;
   s.query_scales += begin;
   float* const scores = scratch.scores + begin * kPartitionPositions + first;
@@ -217,15 +234,18 @@ void score_groups_int16(const PartitionTask& task, ScorePanels s, const std::byt
                 length * sizeof(float));
 }
 
+#include "kernels/attention_bytes.inl.h"
+
 // Whether scores are turned into something else before they are weights.
 bool shaped(const PartitionTask& task) { return task.softcap != 0 || task.slopes != nullptr; }
 
 // Scores, times the softmax's scale, and log2 e unless they are shaped.
 void score_int16(const PartitionTask& task, AttentionScratch& scratch) {
   if (task.v_view_of_k) return score(task, scratch);
+  const float scale = shaped(task) ? task.scale : task.scale * kLog2E;
+  if (task.k.type == DType::q8_0) return score_bytes(task, scale, scratch);
   const float* queries[kQueryBlock];
   float scales[kQueryBlock];
-  const float scale = shaped(task) ? task.scale : task.scale * kLog2E;
   for (std::uint32_t i = 0; i < task.count; ++i) {
     float* const pairs = scratch.query_pairs + i * kMaxHeadDim / 2;
     scales[i] = quantize_query(task.queries[i], task.k.dim, pairs) * scale;
@@ -238,10 +258,7 @@ void score_int16(const PartitionTask& task, AttentionScratch& scratch) {
   s.pairs = pairs;
   s.x = queries;
   s.query_scales = scales;
-  for_groups(task,
-             [&](const std::byte* groups, std::uint32_t skip, std::uint32_t length, std::uint32_t first) {
-               score_groups_int16(task, s, groups, skip, length, first, scratch);
-             });
+  for_groups(task, [&](const Groups& groups) { score_groups_int16(task, s, groups, scratch); });
 }
 
 // The largest magnitude of `dim` f16, as f16.
@@ -259,7 +276,7 @@ PYKV_INLINE std::uint16_t largest_f16(const std::byte* values, std::uint32_t dim
   return static_cast<std::uint16_t>(~_mm_extract_epi16(least, 0));
 }
 
-// Largest magnitudes of V of the slots of a piece.
+// Largest magnitudes of V of the slots of a piece; of q8_0 those that its scales allow.
 void find_largest(const PartitionTask& task, const KvPiece& piece, float* largest,
                   AttentionScratch& scratch) {
   if (task.v.type == DType::f16) {
@@ -268,6 +285,19 @@ void find_largest(const PartitionTask& task, const KvPiece& piece, float* larges
     for (std::uint32_t c = 0; c < piece.length; ++c) {
       const std::uint16_t most = largest_f16(values + c * stride, task.v.dim);
       largest[c] = load_one_f16(reinterpret_cast<const std::byte*>(&most));
+    }
+    return;
+  }
+  if (task.v.type == DType::q8_0) {
+    const std::uint32_t blocks = task.v.dim / kBlock;
+    const std::byte* scale = piece.v_tile + std::size_t{piece.cell} * blocks * 2;
+    for (std::uint32_t c = 0; c < piece.length; ++c) {
+      float most = 0;
+      for (std::uint32_t b = 0; b < blocks; ++b, scale += 2) {
+        const float d = __builtin_fabsf(load_one_f16(scale));
+        most = d > most || d != d ? d : most;
+      }
+      largest[c] = 127.0F * most;
     }
     return;
   }
@@ -284,10 +314,10 @@ void find_largest(const PartitionTask& task, const KvPiece& piece, float* larges
 }
 
 // V of a piece, 16 elements from `dim` on, as words of a panel of the partition; value(c) has
-// those of its cell c.
+// those of its cell c, factors[c] what turns them into integers.
 template <class Value>
 PYKV_INLINE void quantize_slots(const KvPiece& piece, const float* factors, Value value, float* panel) {
-  const auto integer = [&](std::uint32_t c) { return low_half(value(c), splat(factors[piece.first + c])); };
+  const auto integer = [&](std::uint32_t c) { return low_half(value(c), splat(factors[c])); };
   const auto half = [&](std::uint32_t c) {
     const std::uint32_t slot = piece.first + c;
     float* const at = panel + slot / 2 * kPanelWidth;
@@ -309,6 +339,18 @@ PYKV_INLINE void quantize_piece(const PartitionTask& task, const KvPiece& piece,
         piece.v_tile + task.v.values_offset + piece.cell * stride + std::size_t{dim} * 2;
     return quantize_slots(
         piece, factors, [&](std::uint32_t c) { return load_f16(values + c * stride); }, panel);
+  }
+  if (task.v.type == DType::q8_0) {
+    const std::uint32_t blocks = task.v.dim / kBlock;
+    const std::byte* const scales = piece.v_tile + (std::size_t{piece.cell} * blocks + dim / kBlock) * 2;
+    const std::byte* const codes =
+        piece.v_tile + task.v.values_offset + std::size_t{piece.cell} * task.v.dim + dim;
+    float scaled_factors[kBlockCells];
+    for (std::uint32_t c = 0; c < piece.length; ++c)
+      scaled_factors[c] = factors[c] * load_one_f16(scales + std::size_t{c} * blocks * 2);
+    return quantize_slots(
+        piece, scaled_factors, [&](std::uint32_t c) { return load_i8(codes + std::size_t{c} * task.v.dim); },
+        panel);
   }
   decode_cells(piece.v_tile, task.v, dim, piece.cell, piece.length, scratch.floats);
   quantize_slots(
@@ -388,7 +430,7 @@ void weigh_int16(const PartitionTask& task, AttentionScratch& scratch) {
     const std::uint32_t panels = all - panel < 2 ? 1 : 2;
     for (const KvPiece& piece : task.pieces)
       for (std::uint32_t p = 0; p < panels; ++p)
-        quantize_piece(task, piece, (panel + p) * kPanelWidth, factors,
+        quantize_piece(task, piece, (panel + p) * kPanelWidth, factors + piece.first,
                        scratch.tile + std::size_t{p} * kPartitionPairs * kPanelWidth, scratch);
     weigh_panels_int16(task, weights, scales, panel, panels, scratch.tile);
   }
