@@ -224,6 +224,17 @@ TEST(a_live_sequence_is_continued_without_a_point) {
   CHECK(cache.stats().resume_points == 0);
 }
 
+TEST(a_prompt_that_is_given_up_leaves_no_point_at_its_end) {
+  Fixture f(1024);
+  f.config.resume_bytes = 1 << 20;
+  Cache& cache = f.make();
+  const Cache::Opened opened = cache.open(ns, range(0, 60));
+  CHECK(f.append(opened.seq, range(0, 30)));
+  cache.erase(opened.seq);
+  CHECK(cache.stats().resume_points == 0 && cache.match(ns, range(0, 60)) == 0);
+  CHECK(f.request(range(0, 60)) == 0 && cache.stats().resume_points == 3);  // also where it was left
+}
+
 TEST(the_budget_of_points_is_kept_and_points_go_first) {
   Fixture f(1024);
   f.config.max_sequences = 2;

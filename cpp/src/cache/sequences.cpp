@@ -71,7 +71,8 @@ SeqId Cache::Impl::insert(Sequence sequence) {
 }
 
 void Cache::Impl::drop(std::unordered_map<SeqId, Sequence>::iterator at) {
-  if (!windows.empty()) add_last_point(at->second);
+  // Who leaves in the middle of its prompt (to follow somebody, say) is no end of a turn.
+  if (!windows.empty() && !at->second.announced) add_last_point(at->second);
   withdraw_announcement(at->second);
   tree.detach(at->second.holder, now());
   for (std::size_t i = 0; i < pools(); ++i) pool(i).cells.drop_lease(at->first);
