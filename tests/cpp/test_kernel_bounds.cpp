@@ -121,6 +121,7 @@ struct Weights {
     task.type = shape.type;
     task.panels = bytes.data();
     task.panel_bytes = layout.bytes;
+    task.fifth_offset = layout.fifth_offset;
     task.values_offset = layout.values_offset;
     task.channels = shape.channels;
     task.cols = shape.cols;
@@ -139,7 +140,6 @@ std::vector<float> run_linear(const Kernels& tier, const LinearShape& shape, Sid
   Fenced<float> in(numbers(std::size_t{shape.rows} * shape.cols), side);
   Fenced<float> out(std::size_t{shape.rows} * shape.channels, side);
   auto task = weights.task<LinearTask>(shape, out);
-  task.fifth_offset = weights.layout.fifth_offset;
   task.in = in.data();
   task.in_stride = shape.cols;
   tier.linear(task);

@@ -11,8 +11,12 @@ from pykv import _core
 from tests.kernels.arrays import F32, Bytes, assert_same_bits, normal, stored_matrix
 from tests.reference import kernels as reference
 
-TYPES = ("q4_0", "q4_1", "q8_0")
+TYPES = ("q4_0", "q4_1", "q5_0", "q5_1", "q8_0")
+K_TYPES = ("q4_k", "q5_k", "q6_k")
 SHAPES = [(2, 32), (15, 96), (16, 64), (33, 160), (100, 576), (129, 32)]  # outputs, inputs
+K_SHAPES = [(2, 256), (33, 512), (100, 768)]
+CASES = [(kind, shape) for kind in TYPES for shape in SHAPES]
+CASES += [(kind, shape) for kind in K_TYPES for shape in K_SHAPES]
 MOST_ROWS = 33
 
 
@@ -51,8 +55,7 @@ def bytes_of_q4_1(d: Any, m: Any, integers: Any) -> Bytes:
     return blocks.reshape(-1)
 
 
-@pytest.mark.parametrize("shape", SHAPES)
-@pytest.mark.parametrize("kind", TYPES)
+@pytest.mark.parametrize(("kind", "shape"), CASES)
 def test_every_row_count_equals_the_definition(
     backend: Any, rng: np.random.Generator, kind: str, shape: tuple[int, int]
 ) -> None:
@@ -61,7 +64,7 @@ def test_every_row_count_equals_the_definition(
     x = x.astype(np.float32)
     expected, scale = reference.linear_int8(kind, layer.data, shape, x)
     together = layer(x)
-    # Each block adds two terms, and each term is two or three roundings.
+    # Each block adds two terms (of halves, or a minimum), and each term is two or three roundings.
     steps = 2 * shape[1] // 32 + 3
     assert (np.abs(together - expected) <= steps * 2.0**-24 * scale * (1 + 1e-6)).all()
     for rows in range(1, MOST_ROWS):
@@ -90,9 +93,9 @@ def unit_blocks(n: int) -> Any:
 def test_what_is_not_finite_stays_visible_in_its_row(
     backend: Any, rng: np.random.Generator
 ) -> None:
-    for kind in TYPES:
-        layer = FastLayer.random(backend, rng, kind, (48, 96))
-        x = normal(rng, 5, 96)
+    for kind in (*TYPES, *K_TYPES):
+        layer = FastLayer.random(backend, rng, kind, (48, 256))
+        x = normal(rng, 5, 256)
         clean = layer(x)
         for row, value in ((1, np.nan), (3, np.inf), (4, -np.inf)):
             x[row, 40] = value
@@ -109,6 +112,34 @@ def test_extreme_nibbles_do_not_saturate(backend: Any, sign: int) -> None:
     layer = FastLayer(backend, "q4_1", (16, 32), data)
     x = np.full((3, 32), sign * 127, np.float32)  # scale 1
     np.testing.assert_array_equal(layer(x), np.tile(sign * 127 * 32 * np.arange(16), (3, 1)))
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+@pytest.mark.parametrize(("kind", "integer"), [("q5_0", -16), ("q5_0", 15), ("q5_1", 31)])
+def test_extreme_codes_of_five_bits_do_not_saturate(
+    backend: Any, kind: str, integer: int, sign: int
+) -> None:
+    code = integer + (16 if kind == "q5_0" else 0)
+    scales = np.array([1, 0][: 2 if kind == "q5_1" else 1], np.float16).view(np.uint8)
+    fifth, nibble = np.full(4, 255 * (code >> 4)), np.full(16, (code & 15) * 17)
+    block = np.concatenate([scales, fifth, nibble]).astype(np.uint8)
+    layer = FastLayer(backend, kind, (16, 32), np.tile(block, 16))
+    x = np.full((5, 32), sign * 127, np.float32)
+    np.testing.assert_array_equal(layer(x), np.full((5, 16), sign * 127 * 32 * integer))
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+@pytest.mark.parametrize("integer", [-32, 31])
+def test_extreme_codes_of_six_bits_do_not_saturate(backend: Any, integer: int, sign: int) -> None:
+    code = integer + 32
+    low, high = np.full(128, (code & 15) * 17), np.full(64, (code >> 4) * 85)
+    scales = np.tile([-128, 127], 8).astype(np.int8).view(np.uint8)
+    d = np.ones(1, np.float16).view(np.uint8)
+    block = np.concatenate([low, high, scales, d]).astype(np.uint8)
+    layer = FastLayer(backend, "q6_k", (16, 256), np.tile(block, 16))
+    x = np.full((5, 256), sign * 127, np.float32)
+    expected = 8 * sign * 127 * 16 * integer * (127 - 128)
+    np.testing.assert_array_equal(layer(x), np.full((5, 16), expected))
 
 
 @pytest.mark.parametrize("sign", [1, -1])
@@ -137,11 +168,11 @@ def test_every_integer_times_every_integer(backend: Any) -> None:
         np.testing.assert_array_equal(layer(x), expected)
 
 
-@pytest.mark.parametrize("kind", TYPES)
+@pytest.mark.parametrize("kind", [*TYPES, *K_TYPES])
 def test_threads_do_not_change_bits(backend: Any, rng: np.random.Generator, kind: str) -> None:
-    layer = FastLayer.random(backend, rng, kind, (700, 320))
+    layer = FastLayer.random(backend, rng, kind, (700, 512))
     for rows in (1, 9, 100, 600):
-        x = normal(rng, rows, 320)
+        x = normal(rng, rows, 512)
         results = []
         for threads in (1, 2, 3, 7):
             backend.set_threads(threads)
@@ -186,18 +217,18 @@ def test_precise_rows_have_16_bits(backend: Any, rng: np.random.Generator) -> No
     handles = [layer.handle for layer in layers]
     handles.append(backend.create_weight("q4_1", *shape, data, precision="exact"))
     x = normal(rng, 40, shape[1])
-    plain = backend.linears(handles, [shape[0]] * 4, x)
+    plain = backend.linears(handles, [shape[0]] * len(handles), x)
     scale, q = reference.quantize_activations(x)
     rest = x - np.repeat(scale, 32, axis=1) * q.reshape(x.shape).astype(np.float32)
     for precise in ([0], [39], [0, 7, 8, 31], list(range(40))):
-        given = backend.linears(handles, [shape[0]] * 4, x, precise)
+        given = backend.linears(handles, [shape[0]] * len(handles), x, precise)
         others = [row for row in range(40) if row not in precise]
         for layer, rounded, out in zip(layers, plain, given, strict=False):
             assert_same_bits(out[precise], rounded[precise] + layer(rest)[precise])
             assert_same_bits(out[others], rounded[others])
-        assert_same_bits(given[3], plain[3])
+        assert_same_bits(given[-1], plain[-1])
     with pytest.raises(_core.InvalidArgument, match="row 40 of 40"):
-        backend.linears(handles, [shape[0]] * 4, x, [40])
+        backend.linears(handles, [shape[0]] * len(handles), x, [40])
 
 
 def test_wrong_calls_are_refused(backend: Any, rng: np.random.Generator) -> None:

@@ -15,6 +15,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from tests.reference.random_blocks import BLOCKS
+
 F32 = npt.NDArray[np.float32]
 F64 = npt.NDArray[np.float64]
 Bytes = npt.NDArray[np.uint8]
@@ -42,31 +44,78 @@ def quantize_activations(x: F32) -> tuple[F32, npt.NDArray[np.int8]]:
     return scale, np.rint(blocks * factor[:, :, None]).astype(np.int8)
 
 
-def weight_integers(kind: str, data: Bytes) -> tuple[F64, F64, F64]:
-    """Blocks of a stored weight as d [n], m [n] and integers [n, 32]: d * integer + m."""
-    raw = np.ascontiguousarray(data, np.uint8).reshape(
-        -1, {"q8_0": 34, "q4_0": 18, "q4_1": 20}[kind]
-    )
-    d = raw[:, :2].copy().view(np.float16).astype(np.float64)[:, 0]
+def _f16(two_bytes: Bytes) -> F64:
+    return two_bytes.copy().view(np.float16).astype(np.float64)[:, 0]
+
+
+def _small_blocks(kind: str, raw: Bytes) -> tuple[F64, F64, F64]:
+    """Blocks of 32: d and m [n, 2], alike for both halves, integers [n, 32]."""
+    d, m = _f16(raw[:, :2]), np.zeros(len(raw))
     if kind == "q8_0":
-        return d, np.zeros_like(d), raw[:, 2:].view(np.int8).astype(np.float64)
-    packed = raw[:, -16:]
-    nibbles = np.concatenate([packed & 15, packed >> 4], axis=1).astype(np.float64)
-    if kind == "q4_0":
-        return d, np.zeros_like(d), nibbles - 8
-    return d, raw[:, 2:4].copy().view(np.float16).astype(np.float64)[:, 0], nibbles
+        integers = raw[:, 2:].view(np.int8).astype(np.float64)
+    else:
+        integers = np.concatenate([raw[:, -16:] & 15, raw[:, -16:] >> 4], axis=1).astype(np.float64)
+        if kind.startswith("q5"):
+            integers += 16.0 * np.unpackbits(raw[:, -20:-16], axis=1, bitorder="little")
+        if kind.endswith("_1"):
+            m = _f16(raw[:, 2:4])
+        else:
+            integers -= {"q4_0": 8, "q5_0": 16}[kind]
+    return np.stack([d, d], axis=1), np.stack([m, m], axis=1), integers
+
+
+def _k_scales(packed: Bytes) -> tuple[F64, F64]:
+    """The eight scales and minimums in the twelve bytes of q4_k and q5_k."""
+    low, middle, high = packed[:, :4], packed[:, 4:8], packed[:, 8:]
+    scales = np.concatenate([low & 63, high & 15 | low >> 6 << 4], axis=1)
+    minimums = np.concatenate([middle & 63, high >> 4 | middle >> 6 << 4], axis=1)
+    return scales.astype(np.float64), minimums.astype(np.float64)
+
+
+def _k_blocks(kind: str, raw: Bytes) -> tuple[F64, F64, F64]:
+    """Blocks of 256 as eight of 32."""
+    count = len(raw)
+    if kind == "q6_k":
+        low, high = raw[:, :128].reshape(count, 2, 2, 32), raw[:, 128:192].reshape(count, 2, 1, 32)
+        nibbles = np.concatenate([low & 15, low >> 4], axis=2)  # [n, 128 elements, four of 32]
+        upper = high >> np.array([0, 2, 4, 6], np.uint8)[:, None] & 3
+        integers = (nibbles | upper << 4).astype(np.float64) - 32
+        scales = raw[:, 192:208].view(np.int8).astype(np.float64)
+        d = _f16(raw[:, 208:])[:, None] * scales
+        return d.reshape(-1, 2), np.zeros((count * 8, 2)), integers.reshape(-1, 32)
+    scales, minimums = _k_scales(raw[:, 4:16])
+    packed = raw[:, -128:].reshape(count, 4, 1, 32)
+    integers = np.concatenate([packed & 15, packed >> 4], axis=2).reshape(count, 8, 32)
+    if kind == "q5_k":
+        fifth = raw[:, 16:48].reshape(count, 1, 32) >> np.arange(8, dtype=np.uint8)[:, None] & 1
+        integers = integers | fifth << 4
+    d = (_f16(raw[:, :2])[:, None] * scales).reshape(-1)
+    m = (-_f16(raw[:, 2:4])[:, None] * minimums).reshape(-1)
+    return (
+        np.stack([d, d], axis=1),
+        np.stack([m, m], axis=1),
+        integers.astype(np.float64).reshape(-1, 32),
+    )
+
+
+def weight_integers(kind: str, data: Bytes) -> tuple[F64, F64, F64]:
+    """Blocks of 32 of a stored weight as d and m [n, 2], of both halves, and integers [n, 32]:
+    d * integer + m."""
+    raw = np.ascontiguousarray(data, np.uint8).reshape(-1, BLOCKS[kind][0])
+    return _k_blocks(kind, raw) if kind.endswith("_k") else _small_blocks(kind, raw)
 
 
 def linear_int8(kind: str, data: Bytes, shape: tuple[int, int], x: F32) -> tuple[F64, F64]:
     """The layer of stored weights [outputs, inputs] on rounded activations, and the sum of
     the magnitudes that its float32 chain adds: the unit of its rounding errors."""
-    outputs, blocks = shape[0], shape[1] // 32
+    outputs, halves = shape[0], shape[1] // 16
     scale, q = quantize_activations(x)
     d, m, integers = weight_integers(kind, data)
-    wide = scale.astype(np.float64)
-    dots = np.einsum("obk,nbk->nob", integers.reshape(outputs, blocks, 32), q.astype(np.float64))
-    products = dots * d.reshape(outputs, blocks) * wide[:, None, :]
-    minimums = m.reshape(outputs, blocks) * (wide * q.astype(np.float64).sum(axis=2))[:, None, :]
+    wide = np.repeat(scale.astype(np.float64), 2, axis=1)
+    rounded = q.astype(np.float64).reshape(len(x), halves, 16)
+    dots = np.einsum("obk,nbk->nob", integers.reshape(outputs, halves, 16), rounded)
+    products = dots * d.reshape(outputs, halves) * wide[:, None, :]
+    minimums = m.reshape(outputs, halves) * (wide * rounded.sum(axis=2))[:, None, :]
     terms = np.abs(products) + np.abs(minimums)
     return (products + minimums).sum(axis=2), terms.sum(axis=2)
 

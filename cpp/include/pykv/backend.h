@@ -221,7 +221,8 @@ class Backend {
   // --- model operations ------------------------------------------------------
   // Weight matrix [rows = outputs, cols = inputs] in GGUF's row layout; copied and
   // repacked without changing a value, the caller's bytes are not kept. Any DType.
-  // `precision` is that of linear(); q8_0, q4_0 and q4_1 have a fast one.
+  // `precision` is that of linear(); a fast one have q8_0, q4_0, q4_1, q5_0, q5_1, q4_k, q5_k
+  // and q6_k.
   WeightId create_weight(DType type, std::uint32_t rows, std::uint32_t cols, std::span<const std::byte> bytes,
                          Precision precision = Precision::fast);
   std::size_t weight_bytes() const;  // resident, all weights

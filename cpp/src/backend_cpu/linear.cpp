@@ -130,6 +130,7 @@ Task make_task(const Part& part, const Chunk& chunk, std::uint32_t index) {
   task.type = part.type;
   task.panels = part.panels + panel * part.layout.bytes;
   task.panel_bytes = part.layout.bytes;
+  task.fifth_offset = part.layout.fifth_offset;
   task.values_offset = part.layout.values_offset;
   task.channels = std::min(part.span_panels * kPanelWidth, part.weight->rows - panel * kPanelWidth);
   task.cols = part.weight->cols;
@@ -148,7 +149,6 @@ void run_task(const kernels::Kernels& kernels, const Call& call, const Part& par
     kernels.linear_int8(task);
   } else {
     auto task = make_task<kernels::LinearTask>(part, chunk, index);
-    task.fifth_offset = part.layout.fifth_offset;
     task.in = call.in.row(chunk.first + row);
     task.in_stride = call.in.stride;
     kernels.linear(task);

@@ -7,6 +7,7 @@
 //   f32 scale[n]        largest magnitude of the block / 127
 //   f32 scaled_sum[n]   scale * sum of q
 //   i32 negated_sum[n]  -sum of q
+//   i32 negated_half[n] -sum of the first 16 of q
 //   i8  q[n][32]        element / scale, rounded to the nearest, ties to even: -127 … 127
 //
 // A block with NaN or infinity has such a scale, so that what is computed with it is not
@@ -23,7 +24,7 @@ inline constexpr std::uint32_t kActivationBlock = 32;
 
 // Bytes of one block of a panel of `rows` rows.
 constexpr std::size_t activation_block_bytes(std::size_t rows) {
-  return rows * (sizeof(float) * 2 + sizeof(std::int32_t) + kActivationBlock);
+  return rows * (sizeof(float) * 2 + sizeof(std::int32_t) * 2 + kActivationBlock);
 }
 
 // Bytes of the panels of `rows` rows; all but the last one are full. `cols` is a multiple of 32.
@@ -36,13 +37,15 @@ struct ActivationBlock {
   float* scale;
   float* scaled_sum;
   std::int32_t* negated_sum;
+  std::int32_t* negated_half;
   std::int8_t* q;
 
   ActivationBlock(std::byte* block, std::size_t rows)
       : scale(reinterpret_cast<float*>(block)),
         scaled_sum(scale + rows),
         negated_sum(reinterpret_cast<std::int32_t*>(scaled_sum + rows)),
-        q(reinterpret_cast<std::int8_t*>(negated_sum + rows)) {}
+        negated_half(negated_sum + rows),
+        q(reinterpret_cast<std::int8_t*>(negated_half + rows)) {}
 };
 
 // Blocks [first_block, last_block) of the rows of one panel.

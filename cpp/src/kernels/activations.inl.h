@@ -28,18 +28,20 @@ PYKV_INLINE void quantize_block(const float* from, const ActivationBlock& block,
   const float largest = largest_magnitude(x);
   const float inverse = 127.0F / largest;
   const float factor = inverse < __builtin_inff() ? inverse : 0.0F;  // 0 / 0 and tiny blocks: all 0
-  vi sum{};
+  vi halves[2] = {};
   PYKV_UNROLL
   for (int v = 0; v < kBlockVecs; ++v) {
     const vi q = reinterpret_cast<vi>(x[v] * factor + kShift) - kShiftBits;
-    sum += q;
+    halves[2 * v / kBlockVecs] += q;
     store_i8(block.q + row * kActivationBlock + v * kLanes, q);
   }
-  const std::int32_t total = sum_of_lanes(sum);
+  const std::int32_t half = sum_of_lanes(halves[0]);
+  const std::int32_t total = half + sum_of_lanes(halves[1]);
   const float scale = largest / 127.0F;
   block.scale[row] = scale;
   block.scaled_sum[row] = scale * static_cast<float>(total);
   block.negated_sum[row] = -total;
+  block.negated_half[row] = -half;
 }
 
 void quantize(const QuantizeTask& task) {

@@ -1,25 +1,29 @@
 // 32 integers of each lane in words of four neighbours, as the 16-bit multiply-add of
 // unsigned and signed bytes takes them. It saturates, so ranges matter: |a| <= 127.
 
-// 0 … 15: eight sums of two products, 8 * 2 * 15 * 127, fit 16 bits.
-struct Nibbles {
+// 0 … kMost.
+template <int kMost>
+struct Codes {
+  // Sums of two products that fit 16 bits together.
+  static constexpr int kAtOnce = 32767 / (2 * 127 * kMost);
   vi q[8];
-  PYKV_INLINE explicit Nibbles(const vi (&words)[4]) {
+  PYKV_INLINE explicit Codes(const vi (&words)[8]) {
     PYKV_UNROLL
-    for (int j = 0; j < 4; ++j) {
-      q[j] = words[j] & 0x0f0f0f0f;
-      q[j + 4] = (words[j] >> 4) & 0x0f0f0f0f;
-    }
+    for (int j = 0; j < 8; ++j) q[j] = words[j];
   }
 };
 
-template <int kRows>
-PYKV_INLINE void add_dots(const Nibbles& weight, const std::int8_t* a, vi* sums) {
+// Over words [kFirst, kLast).
+template <int kRows, int kFirst = 0, int kLast = 8, int kMost>
+PYKV_INLINE void add_dots(const Codes<kMost>& weight, const std::int8_t* a, vi* sums) {
+  constexpr int kAtOnce = Codes<kMost>::kAtOnce;
   PYKV_UNROLL
-  for (int i = 0; i < kRows; ++i) {
+  for (int i = 0; i < kRows; ++i) PYKV_UNROLL
+  for (int first = kFirst; first < kLast; first += kAtOnce) {
     __m256i pairs = _mm256_setzero_si256();
+    const int last = first + kAtOnce < kLast ? first + kAtOnce : kLast;
     PYKV_UNROLL
-    for (int j = 0; j < 8; ++j) {
+    for (int j = first; j < last; ++j) {
       const __m256i four = _mm256_set1_epi32(load_int(a + 32 * i + 4 * j));
       pairs = _mm256_add_epi16(pairs, _mm256_maddubs_epi16(__m256i(weight.q[j]), four));
     }
@@ -41,10 +45,10 @@ struct Bytes {
   }
 };
 
-template <int kRows>
+template <int kRows, int kFirst = 0, int kLast = 8>
 PYKV_INLINE void add_dots(const Bytes& weight, const std::int8_t* a, vi* sums) {
   PYKV_UNROLL
-  for (int j = 0; j < 8; ++j) PYKV_UNROLL
+  for (int j = kFirst; j < kLast; ++j) PYKV_UNROLL
   for (int i = 0; i < kRows; ++i) {
     const __m256i four = _mm256_set1_epi32(load_int(a + 32 * i + 4 * j));
     const __m256i signed_four = _mm256_sign_epi8(four, __m256i(weight.value[j]));

@@ -3,14 +3,13 @@
 
 constexpr int kBytesBias = 0;
 
-struct Nibbles {
+// 0 … kMost, at most 127.
+template <int kMost>
+struct Codes {
   vi q[8];
-  PYKV_INLINE explicit Nibbles(const vi (&words)[4]) {
+  PYKV_INLINE explicit Codes(const vi (&words)[8]) {
     PYKV_UNROLL
-    for (int j = 0; j < 4; ++j) {
-      q[j] = words[j] & 0x0f0f0f0f;
-      q[j + 4] = (words[j] >> 4) & 0x0f0f0f0f;
-    }
+    for (int j = 0; j < 8; ++j) q[j] = words[j];
   }
 };
 
@@ -22,11 +21,11 @@ struct Bytes {
   }
 };
 
-// sums[i] += Σ weight * a[i * 32 …], exactly.
-template <int kRows, class Integers>
+// sums[i] += Σ weight * a[i * 32 …] over words [kFirst, kLast), exactly.
+template <int kRows, int kFirst = 0, int kLast = 8, class Integers>
 PYKV_INLINE void add_dots(const Integers& weight, const std::int8_t* a, vi* sums) {
   PYKV_UNROLL
-  for (int j = 0; j < 8; ++j) PYKV_UNROLL
+  for (int j = kFirst; j < kLast; ++j) PYKV_UNROLL
   for (int i = 0; i < kRows; ++i) {
     const int8x16_t four = vreinterpretq_s8_s32(vdupq_n_s32(load_int(a + 32 * i + 4 * j)));
     sums[i] = vi(vdotq_s32(int32x4_t(sums[i]), vreinterpretq_s8_s32(int32x4_t(weight.q[j])), four));

@@ -54,12 +54,13 @@ inline constexpr std::uint32_t kLinearRows = 64;
 
 // The same with activations as 8-bit integers.
 struct Int8LinearTask {
-  DType type = DType::q4_1;           // q4_0, q4_1, q8_0
+  DType type = DType::q4_1;           // one for which has_int8_form() holds
   const std::byte* panels = nullptr;  // the first one
   std::size_t panel_bytes = 0;        // from one to the next
-  std::size_t values_offset = 0;      // inside a panel
-  std::uint32_t channels = 0;         // outputs, 16 a panel, the last panel may be partly used
-  std::uint32_t cols = 0;             // a multiple of 32
+  std::size_t fifth_offset = 0;       // inside a panel
+  std::size_t values_offset = 0;
+  std::uint32_t channels = 0;  // outputs, 16 a panel, the last panel may be partly used
+  std::uint32_t cols = 0;      // a multiple of 32
   std::uint32_t rows = 0;
   std::byte* activations = nullptr;  // panels of all rows, read only
   float* out = nullptr;

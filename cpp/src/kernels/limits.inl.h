@@ -22,10 +22,10 @@ std::uint64_t burn_f32(std::uint32_t rounds, float* sink) {
 std::uint64_t burn_int8(std::uint32_t rounds, float* sink) {
   std::int8_t a[kChains * kActivationBlock];
   std::memset(a, 1, sizeof a);
-  vi words[kBlock / 8];
+  vi words[8];
   PYKV_UNROLL
-  for (vi& word : words) word = vi{} + static_cast<std::int32_t>(sink[0]);
-  const Nibbles weight(words);
+  for (vi& word : words) word = (vi{} + static_cast<std::int32_t>(sink[0])) & 0x0f0f0f0f;
+  const Codes<15> weight(words);
   vi sums[kChains] = {};
   for (std::uint32_t round = 0; round < rounds; ++round) {
     __asm__ volatile("" ::"r"(a) : "memory");  // as if `a` had changed: nothing is taken out of the loop

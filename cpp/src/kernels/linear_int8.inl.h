@@ -1,60 +1,140 @@
 // Linear layers on 8-bit activations. A block of 32 elements is a dot product of integers,
 // which is exact, and one step of the float32 chain of its output,
 //   total := total + Σ u·q * (d * scale)  (+ m * scaled_sum),
-// blocks ascending, so that an output's bits depend on its row and its channel alone.
+// one for each half of a block where halves have scales of their own, blocks ascending, so that an output's
+// bits depend on its row and its channel alone.
 
-// How stored integers u stand for values: d * (u - bias), plus m where there is one.
-struct Q4_0Form {
-  using Integers = Nibbles;
-  static constexpr std::size_t kWordRows = kBlock / 8;
-  static constexpr std::size_t kScaleRows = 1;
-  static constexpr int kBias = 8;
+// How stored integers u stand for values: d * (u - bias), plus m where there is one. A block
+// comes in parts, each with a d of its own: one, or two of 16 elements.
+template <DType type>
+struct Int8Form {
+  static constexpr bool kOfK = is_k_type(type);
+  static constexpr int kBits = type == DType::q8_0                           ? 8
+                               : type == DType::q6_k                         ? 6
+                               : has_fifth_bits(type) || type == DType::q5_k ? 5
+                                                                             : 4;
+  static constexpr int kParts = type == DType::q6_k ? 2 : 1;
+  static constexpr bool kMinimum = has_minimum(type) || type == DType::q4_k || type == DType::q5_k;
+  static constexpr int kBias = type == DType::q8_0 ? kBytesBias : kMinimum ? 0 : 1 << (kBits - 1);
+  // Bytes of a block of 16 channels; a K block has eight of these.
+  static constexpr std::size_t kRowBytes = kPanelWidth * 4;
+  static constexpr std::size_t kScaleBytes =
+      kOfK ? k_scale_place(kOfK ? type : DType::q4_k).bytes / 8 : kPanelWidth * 2 * (kMinimum ? 2 : 1);
+  static constexpr std::size_t kFifthBytes = has_fifth_bits(type) ? kRowBytes : 0;
+  static constexpr std::size_t kValueBytes = kRowBytes * (has_fifth_bits(type) ? 4 : kBits);
+  static constexpr std::size_t kBytes = kScaleBytes + kFifthBytes + kValueBytes;
 };
-struct Q4_1Form {
-  using Integers = Nibbles;
-  static constexpr std::size_t kWordRows = kBlock / 8;
-  static constexpr std::size_t kScaleRows = 2;
-  static constexpr int kBias = 0;
+
+template <DType type>
+struct IntegersOf {
+  using Type = Codes<(1 << Int8Form<type>::kBits) - 1>;
 };
-struct Q8_0Form {
-  using Integers = Bytes;
-  static constexpr std::size_t kWordRows = kBlock / 4;
-  static constexpr std::size_t kScaleRows = 1;
-  static constexpr int kBias = kBytesBias;
+template <>
+struct IntegersOf<DType::q8_0> {
+  using Type = Bytes;
 };
+
+// The integers of a block, elements 4 j … 4 j + 3 of each lane in word j. `upper` holds what
+// is above four bits.
+template <DType type>
+PYKV_INLINE typename IntegersOf<type>::Type load_integers(const std::byte* values, const std::byte* upper,
+                                                          int v) {
+  constexpr int kBits = Int8Form<type>::kBits;
+  vi words[8];
+  PYKV_UNROLL
+  for (std::size_t j = 0; j < (kBits == 8 ? 8 : 4); ++j) words[j] = load_word_row(values, j, v);
+  if constexpr (kBits < 8) PYKV_UNROLL
+  for (int j = 0; j < 4; ++j) {
+    words[j + 4] = (words[j] >> 4) & 0x0f0f0f0f;
+    words[j] &= 0x0f0f0f0f;
+  }
+  if constexpr (kBits == 5) {
+    const vi bits = load_word_row(upper, 0, v);
+    PYKV_UNROLL
+    for (int j = 0; j < 8; ++j) words[j] |= (j < 4 ? bits << (4 - j) : bits >> (j - 4)) & 0x10101010;
+  }
+  if constexpr (kBits == 6) {
+    const vi bits[2] = {load_word_row(upper, 0, v), load_word_row(upper, 1, v)};
+    PYKV_UNROLL
+    for (int j = 0; j < 8; ++j)
+      words[j] |= (j < 4 ? bits[j % 2] << (4 - j / 2 * 2) : bits[j % 2] >> (j / 2 * 2 - 4)) & 0x30303030;
+  }
+  return typename IntegersOf<type>::Type(words);
+}
 
 // A block of 16 channels, one vector of them.
-template <class Form>
+template <DType type>
 struct WeightBlock {
-  typename Form::Integers integers;
-  vf d, m;
+  using Form = Int8Form<type>;
+  typename IntegersOf<type>::Type integers;
+  vf d[Form::kParts];
+  vf m;
 
-  PYKV_INLINE WeightBlock(const std::byte* scales, const std::byte* values, int v)
-      : integers(take_integers(values, v)), d(load_scales(scales, 0, v)), m{} {
-    if constexpr (Form::kScaleRows == 2) m = load_scales(scales, 1, v);
+  // Block `b` of a panel whose parts begin at `panel`.
+  PYKV_INLINE WeightBlock(const Panel& panel, std::size_t b, int v)
+      : integers(load_integers<type>(panel.values + b * Form::kValueBytes, upper(panel, b), v)), m{} {
+    if constexpr (Form::kOfK) {
+      take_k_scales(panel.scales + b / 8 * Form::kScaleBytes * 8, b % 8, v);
+    } else {
+      d[0] = load_scales(panel.scales + b * Form::kScaleBytes, 0, v);
+      if constexpr (Form::kMinimum) m = load_scales(panel.scales + b * Form::kScaleBytes, 1, v);
+    }
   }
 
  private:
-  PYKV_INLINE static typename Form::Integers take_integers(const std::byte* values, int v) {
-    vi words[Form::kWordRows];
+  PYKV_INLINE static const std::byte* upper(const Panel& panel, std::size_t b) {
+    if constexpr (Form::kOfK) return panel.values + b * Form::kValueBytes + 4 * Form::kRowBytes;
+    return panel.fifth + b * Form::kFifthBytes;
+  }
+
+  // Scales of unit `unit` of a K block; d * scale is exact.
+  PYKV_INLINE void take_k_scales(const std::byte* scales, std::size_t unit, int v) {
+    constexpr KScalePlace place = k_scale_place(Form::kOfK ? type : DType::q4_k);
+    const vf whole = load_scales(scales, 0, v);
     PYKV_UNROLL
-    for (std::size_t row = 0; row < Form::kWordRows; ++row) words[row] = load_word_row(values, row, v);
-    return typename Form::Integers(words);
+    for (int part = 0; part < Form::kParts; ++part)
+      d[part] = whole *
+                k_small<type>(scales + place.scales, unit * Form::kParts + static_cast<std::size_t>(part), v);
+    if constexpr (Form::kMinimum)
+      m = -(load_scales(scales, 1, v) * k_small<type>(scales + place.minimums, unit, v));
   }
 };
 
-template <class Form, int kRows>
-PYKV_INLINE void add_block(const WeightBlock<Form>& weight, const ActivationBlock& block, std::uint32_t row,
+// sums[part][i]: what the integers of row `row + i` give, bias and all.
+template <DType type, int kRows>
+PYKV_INLINE void block_sums(const WeightBlock<type>& weight, const ActivationBlock& block, std::uint32_t row,
+                            vi (*sums)[kRows]) {
+  constexpr int kBias = Int8Form<type>::kBias;
+  const std::int8_t* const q = block.q + row * kActivationBlock;
+  if constexpr (Int8Form<type>::kParts == 1) {
+    PYKV_UNROLL
+    for (int i = 0; i < kRows; ++i) sums[0][i] = (vi{} + block.negated_sum[row + i]) * kBias;
+    add_dots<kRows>(weight.integers, q, sums[0]);
+  } else {
+    PYKV_UNROLL
+    for (int i = 0; i < kRows; ++i) {
+      const std::int32_t half = block.negated_half[row + i];
+      sums[0][i] = (vi{} + half) * kBias;
+      sums[1][i] = (vi{} + (block.negated_sum[row + i] - half)) * kBias;
+    }
+    add_dots<kRows, 0, 4>(weight.integers, q, sums[0]);
+    add_dots<kRows, 4, 8>(weight.integers, q, sums[1]);
+  }
+}
+
+template <DType type, int kRows>
+PYKV_INLINE void add_block(const WeightBlock<type>& weight, const ActivationBlock& block, std::uint32_t row,
                            float* totals) {
-  vi sums[kRows];
-  PYKV_UNROLL
-  for (int i = 0; i < kRows; ++i) sums[i] = (vi{} + block.negated_sum[row + i]) * Form::kBias;
-  add_dots<kRows>(weight.integers, block.q + row * kActivationBlock, sums);
+  vi sums[Int8Form<type>::kParts][kRows];
+  block_sums<type, kRows>(weight, block, row, sums);
   PYKV_UNROLL
   for (int i = 0; i < kRows; ++i) {
     float* const at = totals + static_cast<std::size_t>(i) * kPanelWidth;
-    vf total = multiply_add(to_float(sums[i]), weight.d * splat(block.scale[row + i]), load(at));
-    if constexpr (Form::kScaleRows == 2)
+    vf total = load(at);
+    PYKV_UNROLL
+    for (int part = 0; part < Int8Form<type>::kParts; ++part)
+      total = multiply_add(to_float(sums[part][i]), weight.d[part] * splat(block.scale[row + i]), total);
+    if constexpr (Int8Form<type>::kMinimum)
       total = multiply_add(weight.m, splat(block.scaled_sum[row + i]), total);
     store(at, total);
   }
@@ -73,25 +153,24 @@ PYKV_INLINE void prefetch_ahead(const std::byte* from, std::uintptr_t ahead) {
 // be fetched from the second-level cache for each of them.
 constexpr std::uint32_t kGroupPanels = 4;
 
-// One block of one weight panel times the same block of all rows.
-template <class Form>
-PYKV_INLINE void add_panel(const std::byte* scales, const std::byte* values, const ActivationBlock& block,
+// Block `b` of one weight panel times the same block of all rows.
+template <DType type>
+PYKV_INLINE void add_panel(const Panel& panel, std::size_t b, const ActivationBlock& block,
                            std::uint32_t rows, float* totals) {
   for (int v = 0; v < kVecs; ++v) {
-    const WeightBlock<Form> weight(scales, values, v);
+    const WeightBlock<type> weight(panel, b, v);
     float* const lanes = totals + v * kLanes;
     std::uint32_t row = 0;
-    for (; row + 4 <= rows; row += 4) add_block<Form, 4>(weight, block, row, lanes + row * kPanelWidth);
-    for (; row < rows; ++row) add_block<Form, 1>(weight, block, row, lanes + row * kPanelWidth);
+    for (; row + 4 <= rows; row += 4) add_block<type, 4>(weight, block, row, lanes + row * kPanelWidth);
+    for (; row < rows; ++row) add_block<type, 1>(weight, block, row, lanes + row * kPanelWidth);
   }
 }
 
 // `panels` weight panels times one panel of activations: totals[panel][row][lane].
-template <class Form>
+template <DType type>
 void multiply_panels(const Int8LinearTask& task, const std::byte* weights, std::uint32_t panels,
                      std::byte* activations, std::uint32_t rows, float* totals) {
-  constexpr std::size_t kScaleBytes = Form::kScaleRows * kPanelWidth * 2;
-  constexpr std::size_t kValueBytes = Form::kWordRows * kPanelWidth * 4;
+  constexpr std::size_t kBytes = Int8Form<type>::kBytes;
   constexpr std::size_t kTotals = std::size_t{kActivationRows} * kPanelWidth;
   const std::size_t block_bytes = activation_block_bytes(rows);
   // Alone a panel runs into the next one; of a group, the next group's is asked for.
@@ -100,9 +179,9 @@ void multiply_panels(const Int8LinearTask& task, const std::byte* weights, std::
   for (std::size_t b = 0; b < task.cols / kBlock; ++b, activations += block_bytes) {
     const ActivationBlock block(activations, rows);
     for (std::uint32_t p = 0; p < panels; ++p) {
-      const std::byte* const panel = weights + p * task.panel_bytes;
-      prefetch_ahead<kScaleBytes + kValueBytes>(panel + b * (kScaleBytes + kValueBytes), ahead);
-      add_panel<Form>(panel + b * kScaleBytes, panel + task.values_offset + b * kValueBytes, block, rows,
+      const std::byte* const from = weights + p * task.panel_bytes;
+      prefetch_ahead<kBytes>(from + b * kBytes, ahead);
+      add_panel<type>({type, from, from + task.fifth_offset, from + task.values_offset}, b, block, rows,
                       totals + p * kTotals);
     }
   }
@@ -110,7 +189,7 @@ void multiply_panels(const Int8LinearTask& task, const std::byte* weights, std::
 
 // Rows outside, channels inside: a panel of activations stays in the caches next to the core,
 // the weights of the task in the second-level one.
-template <class Form>
+template <DType type>
 void linear_int8_as(const Int8LinearTask& task) {
   alignas(64) float totals[kGroupPanels * kActivationRows * kPanelWidth];
   std::byte* activations = task.activations;
@@ -122,7 +201,7 @@ void linear_int8_as(const Int8LinearTask& task) {
       const std::uint32_t left = task.channels - channel;
       const std::uint32_t width = left < group * kPanelWidth ? left : group * kPanelWidth;
       const std::uint32_t panels = (width + kPanelWidth - 1) / kPanelWidth;
-      multiply_panels<Form>(task, task.panels + channel / kPanelWidth * task.panel_bytes, panels, activations,
+      multiply_panels<type>(task, task.panels + channel / kPanelWidth * task.panel_bytes, panels, activations,
                             rows, totals);
       for (std::uint32_t r = 0; r < rows; ++r)
         for (std::uint32_t at = 0; at < width; at += kPanelWidth) {
@@ -138,10 +217,20 @@ void linear_int8_as(const Int8LinearTask& task) {
 void linear_int8(const Int8LinearTask& task) {
   switch (task.type) {
     case DType::q4_0:
-      return linear_int8_as<Q4_0Form>(task);
+      return linear_int8_as<DType::q4_0>(task);
     case DType::q4_1:
-      return linear_int8_as<Q4_1Form>(task);
+      return linear_int8_as<DType::q4_1>(task);
+    case DType::q5_0:
+      return linear_int8_as<DType::q5_0>(task);
+    case DType::q5_1:
+      return linear_int8_as<DType::q5_1>(task);
+    case DType::q4_k:
+      return linear_int8_as<DType::q4_k>(task);
+    case DType::q5_k:
+      return linear_int8_as<DType::q5_k>(task);
+    case DType::q6_k:
+      return linear_int8_as<DType::q6_k>(task);
     default:
-      return linear_int8_as<Q8_0Form>(task);
+      return linear_int8_as<DType::q8_0>(task);
   }
 }

@@ -59,7 +59,21 @@ void unpack_k_lane(DType type, const std::byte* panel, std::uint32_t lane, std::
 
 }  // namespace
 
-bool has_int8_form(DType type) { return type == DType::q8_0 || type == DType::q4_0 || type == DType::q4_1; }
+bool has_int8_form(DType type) {
+  switch (type) {
+    case DType::q8_0:
+    case DType::q4_0:
+    case DType::q4_1:
+    case DType::q5_0:
+    case DType::q5_1:
+    case DType::q4_k:
+    case DType::q5_k:
+    case DType::q6_k:
+      return true;
+    default:
+      return false;
+  }
+}
 
 PanelLayout panel_layout(DType type, std::uint32_t cols) {
   if (is_k_type(type)) return k_panel_layout(type, cols);

@@ -23,7 +23,7 @@ struct PanelLayout {
   std::size_t bytes = 0;
 };
 
-bool has_int8_form(DType type);  // linear_int8 takes it: q8_0, q4_0, q4_1
+bool has_int8_form(DType type);  // linear_int8 takes it: those of 4, 5, 6 and 8 bits but iq4_nl
 // `cols` is a multiple of the type's block.
 PanelLayout panel_layout(DType type, std::uint32_t cols);
 
