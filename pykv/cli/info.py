@@ -137,13 +137,16 @@ def _sections(facts: ModelFacts, plans: list[KvPlan], args: argparse.Namespace) 
 
 
 def _overview(facts: ModelFacts) -> str:
+    from pykv.tokenizer.template import default_template
+
     gguf = facts.gguf
 
     def text(key: str) -> str:
         value = gguf.scalar(key)
         return output.visible(str(value)) if value else "unknown"
 
-    template = "yes" if gguf.scalar("tokenizer.chat_template") else "none, ChatML is used"
+    other = f"none, {default_template(gguf)[0]} is used"
+    template = "yes" if gguf.scalar("tokenizer.chat_template") else other
     return output.facts([
         ("file", f"{gguf.path}, GGUF {gguf.version}, {output.size(gguf.size)}"),
         ("name", text("general.name")),

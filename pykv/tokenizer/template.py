@@ -29,6 +29,27 @@ CHATML = (
     "{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}"
 )
 
+# Of Gemma 2 and 3: there is no system role, what it says goes before the next message.
+GEMMA = (
+    "{{ bos_token }}{% set before = namespace(text='') %}"
+    "{% for message in messages %}"
+    "{% if message['role'] == 'system' %}"
+    "{% set before.text = before.text + message['content'] + '\n\n' %}"
+    "{% else %}"
+    "{{ '<start_of_turn>' + ('model' if message['role'] == 'assistant' else message['role']) "
+    "+ '\n' + before.text + message['content'] | trim + '<end_of_turn>\n' }}"
+    "{% set before.text = '' %}"
+    "{% endif %}"
+    "{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<start_of_turn>model\n' }}{% endif %}"
+)
+
+
+def default_template(gguf: Metadata) -> tuple[str, str]:
+    """Name and source of what stands in for a template that a file lacks."""
+    gemma = text_of(gguf, "general.architecture", "").startswith("gemma")
+    return ("Gemma's", GEMMA) if gemma else ("ChatML", CHATML)
+
 
 class _Refusal(Exception):
     """The template called `raise_exception`."""
@@ -82,15 +103,16 @@ class ChatTemplate:
     def from_gguf(
         cls, gguf: Metadata, tokenizer: Tokenizer | None = None, **options: Any
     ) -> ChatTemplate:
-        """The template of the file; ChatML, with a `note`, if it has none. `tokenizer`:
+        """The template of the file; Gemma's or ChatML, with a `note`, if it has none. `tokenizer`:
         that of the same file, if there is one already (to read a vocabulary takes time).
         `options` as for the constructor."""
         source = text_of(gguf, "tokenizer.chat_template", "")
         bos, eos = (_special_text(gguf, tokenizer, name) for name in ("bos", "eos"))
-        template = cls(source or CHATML, bos_token=bos, eos_token=eos, **options)
+        name, other = default_template(gguf)
+        template = cls(source or other, bos_token=bos, eos_token=eos, **options)
         template.strip_bos = _adds_bos(gguf) if tokenizer is None else tokenizer.add_bos
         if not source:
-            template.note = "the model file has no chat template; ChatML is used"
+            template.note = f"the model file has no chat template; {name} is used"
         return template
 
     def render(

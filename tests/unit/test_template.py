@@ -43,6 +43,26 @@ def test_no_template_in_the_file(fake_metadata: Any) -> None:
     assert closed == "<|im_start|>user\nHello<|im_end|>\n"
 
 
+def test_gemma_without_a_template(fake_metadata: Any) -> None:
+    values = {
+        "general.architecture": "gemma3",
+        "tokenizer.ggml.tokens": ["<eos>", "<bos>"],
+        "tokenizer.ggml.bos_token_id": 1,
+        "tokenizer.ggml.add_bos_token": False,
+    }
+    template = ChatTemplate.from_gguf(fake_metadata(values))
+    assert template.note == "the model file has no chat template; Gemma's is used"
+    assert template.render(CHAT) == (
+        "<bos><start_of_turn>user\nBe brief.\n\nHi<end_of_turn>\n"
+        "<start_of_turn>model\nHello<end_of_turn>\n"
+        "<start_of_turn>user\nBye<end_of_turn>\n<start_of_turn>model\n"
+    )
+    adds = {**values, "tokenizer.ggml.add_bos_token": True}
+    assert ChatTemplate.from_gguf(fake_metadata(adds)).render(HELLO) == (
+        "<start_of_turn>user\nHello<end_of_turn>\n<start_of_turn>model\n"
+    )
+
+
 def test_special_tokens_come_from_the_file(fake_metadata: Any) -> None:
     values = {
         "tokenizer.chat_template": "{{ bos_token }}{{ messages[0].content }}{{ eos_token }}",
