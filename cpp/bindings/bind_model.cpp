@@ -124,6 +124,9 @@ py::dict config_dict(const ModelConfig& config) {
   out["rope_base"] = config.rope.base;
   out["rope_frequencies"] = config.rope.frequencies;
   out["rope_magnitude"] = config.rope_magnitude;
+  out["experts"] = config.experts;
+  out["experts_used"] = config.experts_used;
+  out["sinks"] = config.sinks;
   out["embedding_scale"] = config.embedding_scale;
   out["attention_softcap"] = config.attention_softcap;
   out["logit_softcap"] = config.logit_softcap;

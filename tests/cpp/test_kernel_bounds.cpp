@@ -298,6 +298,7 @@ TEST(operations_on_rows_stay_inside) {
       tier.rms_norm(x.data(), gain.data(), 1e-5F, n, out.data());
       tier.silu_mul(x.data(), gain.data(), n);
       tier.gelu_mul(x.data(), gain.data(), n);
+      tier.clamped_silu_mul(x.data(), gain.data(), n);
       tier.softcap(x.data(), 2.0F, n);
       tier.add(out.data(), x.data(), n);
       return out.values();

@@ -28,6 +28,7 @@ YARN = (
 )
 LONGROPE = (("rope.scaling.original_context_length", 256), ("rope.scaling.attn_factor", 1.19))
 WINDOW = (("attention.sliding_window", 50),)
+GPT_OSS = TinyModel("gpt-oss", experts=6, experts_used=2, metadata=WINDOW)
 SPECS = {
     "llama, all biases": TinyModel(biases=("qkv", "output", "ffn"), tied=False),
     "llama, linear scaling": TinyModel(
@@ -96,6 +97,13 @@ SPECS = {
     "gemma3, quantized": TinyModel(
         "gemma3", metadata=WINDOW, weight_type="Q5_0", embedding_type="Q8_0"
     ),
+    "gpt-oss": GPT_OSS,
+    "gpt-oss, window of the format": replace(GPT_OSS, metadata=(), layers=3, tied=False),
+    "gpt-oss, YaRN": replace(GPT_OSS, metadata=(*WINDOW, *YARN), rope_base=150000.0),
+    "gpt-oss, F16": replace(GPT_OSS, weight_type="F16"),
+    "gpt-oss, Q8_0": replace(GPT_OSS, weight_type="Q8_0", embedding_type="F16"),
+    "gpt-oss, one expert": replace(GPT_OSS, experts_used=1),
+    "gpt-oss, all experts": replace(GPT_OSS, experts=3, experts_used=3),
     "olmo2": TinyModel("olmo2", tied=False),
     "olmo2, YaRN": TinyModel("olmo2", metadata=YARN, tied=False, kv_heads=4),
 }
@@ -224,6 +232,38 @@ def test_absurd_windows_and_softcaps(tiny_path: TinyPath, name: str, architectur
     item, message = WINDOWS_REFUSED[name]
     with pytest.raises(_core.CorruptModel, match=message):
         load(tiny_path(TinyModel(architecture, metadata=(*WINDOW, item))))
+
+
+EXPERTS_REFUSED: dict[str, tuple[dict[str, Any], str]] = {
+    "none": ({"experts": 1, "experts_used": 0}, "expert_used_count' is 0, allowed is 1 to 1"),
+    "more than there are": ({"experts": 2, "experts_used": 3}, "is 3, allowed is 1 to 2"),
+}
+
+
+@pytest.mark.parametrize("name", EXPERTS_REFUSED)
+def test_absurd_experts(tiny_path: TinyPath, name: str) -> None:
+    changes, message = EXPERTS_REFUSED[name]
+    with pytest.raises(_core.CorruptModel, match=message):
+        load(tiny_path(replace(GPT_OSS, **changes)))
+
+
+@pytest.mark.parametrize(
+    "name", ["attn_sinks.weight", "ffn_gate_inp.weight", "ffn_up_exps.bias", "ffn_down_exps.weight"]
+)
+def test_each_tensor_of_gpt_oss_is_needed(tiny_path: TinyPath, tmp_path: Path, name: str) -> None:
+    data, broken = tiny_path(GPT_OSS).read_bytes(), tmp_path / "broken.gguf"
+    whole = f"blk.1.{name}".encode()
+    broken.write_bytes(data.replace(whole, whole[:-1] + b"x"))
+    with pytest.raises(_core.CorruptModel, match=f"'blk.1.{name}' is missing"):
+        load(broken)
+
+
+@pytest.mark.parametrize("isa", _core.Backend.available_isas())
+def test_experts_on_every_instruction_set(tiny_path: TinyPath, isa: str) -> None:
+    machine = Machine(tiny_path(GPT_OSS), isa=isa)
+    tokens = random_tokens(40, machine.vocab, seed=5)
+    expected = DecoderReference(machine.gguf.path, np.float64).logits(tokens)
+    assert relative_error(machine.cold(tokens), expected) <= 1e-4
 
 
 @pytest.mark.parametrize(("architecture", "layers"), [("gemma2", 46), ("gemma3", 62)])

@@ -1,8 +1,9 @@
 """Exact forward pass of a GGUF file in NumPy: the definition that pykv is held to.
 
-Gemma 2 and 3, Llama, OLMo 2, Phi 3, Qwen 2 and Qwen 3. Norms, biases and fused matrices are
-taken where the file has them. What depends on the architecture: the pairs of the rotary
-embedding; Gemma's activation, scale of the embedding, windows and softcaps.
+Gemma 2 and 3, gpt-oss, Llama, OLMo 2, Phi 3, Qwen 2 and Qwen 3. Norms, biases and fused
+matrices, sinks and experts are taken where the file has them. What depends on the architecture:
+the pairs of the rotary embedding; Gemma's activation, scale of the embedding, windows and
+softcaps; the windows and the activation of gpt-oss.
 
 Reads and dequantizes the file with the `gguf` package; nothing of pykv is used. `dtype` is
 that of all arithmetic (float32 or float64).
@@ -90,10 +91,11 @@ class DecoderReference:
 
     def layer_windows(self) -> list[int]:
         """How many positions each layer sees; 0: all."""
-        period = {"gemma2": 2, "gemma3": 6}.get(self.architecture, 0)
+        period = {"gemma2": 2, "gemma3": 6, "gpt-oss": 2}.get(self.architecture, 0)
         if period == 0:
             return [0] * self.layers
-        size = int(self.numbers.get("attention.sliding_window", 4096 if period == 2 else 0))
+        default = {"gemma2": 4096, "gpt-oss": 128}.get(self.architecture, 0)
+        size = int(self.numbers.get("attention.sliding_window", default))
         pattern = self.numbers.get("attention.sliding_window_pattern", period)
         if not isinstance(pattern, list):
             pattern = [(layer + 1) % pattern != 0 for layer in range(self.layers)]
@@ -191,7 +193,11 @@ class DecoderReference:
         for head in range(self.heads):
             kv = head // (self.heads // self.kv_heads)
             scores = self.capped(q[:, head] @ k[:, kv].T * self.scale, self.attention_softcap)
-            out[:, head] = softmax(np.where(visible, scores, self.dtype(-np.inf))) @ v[:, kv]
+            scores = np.where(visible, scores, self.dtype(-np.inf))
+            sinks = self.weights.get(f"blk.{layer}.attn_sinks.weight")
+            if sinks is not None:  # one more score, without a value
+                scores = np.concatenate([scores, np.full((tokens, 1), sinks[head])], axis=1)
+            out[:, head] = softmax(scores)[:, :tokens] @ v[:, kv]
         flat = out.reshape(tokens, self.heads * self.head_dim)
         return self.dense(flat, f"blk.{layer}.attn_output")
 
@@ -206,12 +212,38 @@ class DecoderReference:
 
     def feed_forward(self, x: Array, layer: int) -> Array:
         block, inner = f"blk.{layer}.", self.feed_forward_width
+        if f"{block}ffn_gate_inp.weight" in self.weights:
+            return self.experts(x, block)
         if f"{block}ffn_gate.weight" in self.weights:
             gate, up = self.dense(x, f"{block}ffn_gate"), self.dense(x, f"{block}ffn_up")
         else:
             gate = self.dense(x, f"{block}ffn_up", slice(0, inner))
             up = self.dense(x, f"{block}ffn_up", slice(inner, 2 * inner))
         return self.dense((self.activate(gate) * up).astype(self.dtype), f"{block}ffn_down")
+
+    def experts(self, x: Array, block: str) -> Array:
+        """The best few for each row, weighted by the softmax over them."""
+        scores = self.dense(x, f"{block}ffn_gate_inp")
+        used = int(self.numbers["expert_used_count"])
+        best = np.argsort(-scores, axis=1, kind="stable")[:, :used]
+        shares = softmax(np.take_along_axis(scores, best, axis=1))
+        out = np.zeros_like(x)
+        for row, place in np.ndindex(best.shape):
+            expert = best[row, place]
+
+            def layer(y: Array, name: str, expert: int = expert) -> Array:
+                result: Array = self.weights[f"{block}{name}.weight"][expert] @ y
+                bias = self.weights.get(f"{block}{name}.bias")
+                return result if bias is None else result + bias[expert]
+
+            gate, up = layer(x[row], "ffn_gate_exps"), layer(x[row], "ffn_up_exps")
+            if self.architecture == "gpt-oss":
+                gate, up = np.minimum(gate, 7), np.clip(up, -7, 7) + 1
+                gated = gate / (1 + np.exp(-1.702 * gate)) * up
+            else:
+                gated = self.activate(gate) * up
+            out[row] += shares[row, place] * layer(gated.astype(self.dtype), "ffn_down_exps")
+        return out
 
     def hidden(self, tokens: Sequence[int]) -> Array:
         """Output of the last layer, [tokens, width], of a sequence that starts at position 0."""
@@ -221,8 +253,11 @@ class DecoderReference:
         for layer in range(self.layers):
             block = f"blk.{layer}."
             mixed = self.attention(self.norm(x, f"{block}attn_norm.weight"), layer)
-            x = x + self.norm(mixed, f"{block}post_attention_norm.weight")
-            fed = self.feed_forward(self.norm(x, f"{block}ffn_norm.weight"), layer)
+            after, before = "post_attention_norm", "ffn_norm"
+            if self.architecture == "gpt-oss":  # has the second by the name of the first
+                after, before = "no norm", after
+            x = x + self.norm(mixed, f"{block}{after}.weight")
+            fed = self.feed_forward(self.norm(x, f"{block}{before}.weight"), layer)
             x = x + self.norm(fed, f"{block}post_ffw_norm.weight")
         return x
 

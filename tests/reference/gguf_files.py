@@ -19,7 +19,7 @@ import numpy.typing as npt
 from tests.reference.random_blocks import BLOCK_ELEMENTS, peer_decode, random_blocks
 
 READ_ONLY = ("iq4_nl", "q2_k", "q3_k", "q4_k", "q5_k", "q6_k")  # what the package cannot write
-NORM_BEFORE = ("gemma2", "gemma3", "llama", "phi3", "qwen2", "qwen3")
+NORM_BEFORE = ("gemma2", "gemma3", "gpt-oss", "llama", "phi3", "qwen2", "qwen3")
 NORM_AFTER = ("gemma2", "gemma3", "olmo2")
 QK_NORM = ("gemma3", "olmo2", "qwen3")
 SPECIAL_TOKENS = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
@@ -57,6 +57,8 @@ class TinyModel:
     embedding_type: str = "F32"
     tied: bool = True
     biases: tuple[str, ...] = ()  # "qkv", "output", "ffn"; qwen2 always has the first
+    experts: int = 0
+    experts_used: int = 0
     extra_tensor: str = ""  # name of a vector that no model has
     seed: int = 1
 
@@ -103,6 +105,10 @@ def _add_metadata(writer: gguf.GGUFWriter, spec: TinyModel) -> None:
     writer.add_context_length(spec.context)
     writer.add_embedding_length(spec.width)
     writer.add_feed_forward_length(spec.feed_forward)
+    if spec.experts:
+        writer.add_expert_count(spec.experts)
+        writer.add_expert_used_count(spec.experts_used)
+        writer.add_expert_feed_forward_length(spec.feed_forward)
     writer.add_head_count(spec.heads)
     writer.add_head_count_kv(spec.kv_heads)
     if spec.heads * spec.head_dim != spec.width:
@@ -171,7 +177,8 @@ class _Tensors:
         if after:
             self.gain(block + "post_attention_norm", spec.width)
         if before:
-            self.gain(block + "ffn_norm", spec.width)
+            name = "post_attention_norm" if spec.architecture == "gpt-oss" else "ffn_norm"
+            self.gain(block + name, spec.width)
         self.add_feed_forward(block)
         if after:
             self.gain(block + "post_ffw_norm", spec.width)
@@ -179,7 +186,7 @@ class _Tensors:
     def add_attention(self, block: str) -> None:
         spec, width = self.spec, self.spec.width
         attention, kv = spec.heads * spec.head_dim, spec.kv_heads * spec.head_dim
-        biased = "qkv" in spec.biases or spec.architecture == "qwen2"
+        biased = "qkv" in spec.biases or spec.architecture in ("gpt-oss", "qwen2")
         if spec.architecture == "phi3":
             self.dense(block + "attn_qkv", attention + 2 * kv, width, biased, scale=1.5)
         else:
@@ -190,17 +197,41 @@ class _Tensors:
             whole = spec.architecture == "olmo2"
             self.gain(block + "attn_q_norm", attention if whole else spec.head_dim)
             self.gain(block + "attn_k_norm", kv if whole else spec.head_dim)
-        self.dense(block + "attn_output", width, attention, "output" in spec.biases)
+        biased = "output" in spec.biases or spec.architecture == "gpt-oss"
+        self.dense(block + "attn_output", width, attention, biased)
+        if spec.architecture == "gpt-oss":
+            sinks = self.rng.normal(0.0, 1.5, spec.heads).astype(np.float32)
+            self.writer.add_tensor(block + "attn_sinks.weight", sinks)
 
     def add_feed_forward(self, block: str) -> None:
         spec, width, inner = self.spec, self.spec.width, self.spec.feed_forward
         biased = "ffn" in spec.biases
-        if spec.architecture == "phi3":
+        if spec.experts:
+            self.add_experts(block)
+        elif spec.architecture == "phi3":
             self.dense(block + "ffn_up", 2 * inner, width, biased)
         else:
             self.dense(block + "ffn_gate", inner, width, biased)
             self.dense(block + "ffn_up", inner, width, biased)
-        self.dense(block + "ffn_down", width, inner, biased)
+        if not spec.experts:
+            self.dense(block + "ffn_down", width, inner, biased)
+
+    def add_experts(self, block: str) -> None:
+        """Router and experts with biases, some large enough for the clamps of gpt-oss."""
+        spec, kind = self.spec, gguf.GGMLQuantizationType[self.spec.weight_type]
+        self.dense(block + "ffn_gate_inp", spec.experts, spec.width, True, scale=3.0)
+        shapes = {
+            "gate": (spec.feed_forward, spec.width),
+            "up": (spec.feed_forward, spec.width),
+            "down": (spec.width, spec.feed_forward),
+        }
+        for name, (rows, columns) in shapes.items():
+            spread = (1.0 if name == "down" else 4.0) / np.sqrt(columns)
+            values = self.rng.normal(0.0, spread, (spec.experts, rows, columns))
+            data = gguf.quantize(values.astype(np.float32), kind)
+            self.writer.add_tensor(f"{block}ffn_{name}_exps.weight", data, raw_dtype=kind)
+            biases = self.rng.normal(0.0, 0.3, (spec.experts, rows)).astype(np.float32)
+            self.writer.add_tensor(f"{block}ffn_{name}_exps.bias", biases)
 
     def dense(self, name: str, rows: int, columns: int, biased: bool, scale: float = 1.0) -> None:
         self.matrix(name, rows, columns, self.spec.weight_type, scale)

@@ -243,15 +243,20 @@ class Backend {
   // dims 0 is refused.
   void rope(Rows x, std::uint32_t heads, const RopeParams& params, std::span<const Pos> positions,
             float magnitude = 1.0F);
-  void silu_mul(Rows gate, Rows up);     // gate = silu(gate) * up
-  void gelu_mul(Rows gate, Rows up);     // gate = gelu(gate) * up, gelu as tanh approximates it
+  void silu_mul(Rows gate, Rows up);  // gate = silu(gate) * up
+  void gelu_mul(Rows gate, Rows up);  // gate = gelu(gate) * up, gelu as tanh approximates it
+  // gate = g / (1 + e^(-1.702 g)) * (u + 1) with g = gate up to 7, u = up within [-7, 7]
+  void clamped_silu_mul(Rows gate, Rows up);
   void multiply(Rows x, Rows by);        // x *= by
   void add(Rows accumulator, Rows x);    // accumulator += x
   void add_bias(Rows x, WeightId bias);  // each row += bias (rows 1)
   void scale(Rows x, float factor);      // x *= factor
   void softcap(Rows x, float cap);       // x = cap * tanh(x / cap); cap above 0
+  void fill(Rows x, float value);
   // out row i = in row rows[i]
   void gather(Rows in, std::span<const std::uint32_t> rows, Rows out);
+  // out row rows[i] += factors[i] * in row i; rows ascend
+  void scatter_add(Rows in, std::span<const std::uint32_t> rows, std::span<const float> factors, Rows out);
 
   // --- measurement -----------------------------------------------------------
   // Per second, reached by all threads together on the tier in use in a loop of nothing

@@ -1,6 +1,6 @@
 // Floor 4. A decoder that runs on the cache: weights from a GGUF file, forward pass over
 // a Step. Architectures are one small file each in cpp/src/model/architectures/ (this build:
-// gemma2, gemma3, llama, olmo2, phi3, qwen2, qwen3).
+// gemma2, gemma3, gpt-oss, llama, olmo2, phi3, qwen2, qwen3).
 #pragma once
 
 #include <cstddef>
@@ -45,7 +45,10 @@ struct ModelConfig {
   float attention_scale = 0;  // multiplies q·k
   float logit_scale = 1;      // multiplies logits
   RopeParams rope;
-  float rope_magnitude = 1;  // multiplies the rotated elements of q and k
+  float rope_magnitude = 1;        // multiplies the rotated elements of q and k
+  std::uint32_t experts = 0;       // of a feed-forward layer; 0: it is dense
+  std::uint32_t experts_used = 0;  // of a token
+  bool sinks = false;
   float embedding_scale = 1;
   float attention_softcap = 0;      // 0: none
   float logit_softcap = 0;          // 0: none

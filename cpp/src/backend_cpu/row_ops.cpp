@@ -155,6 +155,37 @@ void Backend::scale(Rows rows, float factor) {
   });
 }
 
+void Backend::clamped_silu_mul(Rows gate, Rows up) {
+  const auto call = impl_->enter();
+  gate_rows(*impl_, "clamped_silu_mul", gate, up, impl_->kernels->clamped_silu_mul);
+}
+
+void Backend::fill(Rows rows, float value) {
+  const auto call = impl_->enter();
+  const RowView x = impl_->view("fill", "x", rows);
+  for (std::uint32_t i = 0; i < x.count; ++i) std::fill_n(x.row(i), x.width, value);
+}
+
+void Backend::scatter_add(Rows in, std::span<const std::uint32_t> rows, std::span<const float> factors,
+                          Rows out) {
+  const auto call = impl_->enter();
+  const RowView x = impl_->view("scatter_add", "in", in);
+  const RowView y = impl_->view("scatter_add", "out", out);
+  cpu::check_width("scatter_add", "out", y, x.width);
+  cpu::check_count("scatter_add", "in", x, rows.size());
+  cpu::check_apart("scatter_add", in, out, false);
+  if (factors.size() != rows.size())
+    refuse("scatter_add",
+           std::to_string(factors.size()) + " factors for " + std::to_string(rows.size()) + " rows");
+  for (std::size_t i = 0; i < rows.size(); ++i)
+    if (rows[i] >= y.count || (i > 0 && rows[i] <= rows[i - 1]))
+      refuse("scatter_add", "row " + std::to_string(rows[i]) + " of " + std::to_string(y.count) +
+                                " is out of range or out of order");
+  for_rows(*impl_->threads, x, [&](std::uint32_t i) {
+    for (std::uint32_t j = 0; j < x.width; ++j) y.row(rows[i])[j] += factors[i] * x.row(i)[j];
+  });
+}
+
 void Backend::softcap(Rows rows, float cap) {
   const auto call = impl_->enter();
   const RowView x = impl_->view("softcap", "x", rows);

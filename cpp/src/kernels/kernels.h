@@ -196,6 +196,7 @@ struct Kernels {
   void (*rms_norm)(const float* x, const float* gain, float epsilon, std::uint32_t n, float* out);
   void (*silu_mul)(float* gate, const float* up, std::size_t n);
   void (*gelu_mul)(float* gate, const float* up, std::size_t n);
+  void (*clamped_silu_mul)(float* gate, const float* up, std::size_t n);
   void (*softcap)(float* x, float cap, std::size_t n);
   void (*add)(float* accumulator, const float* x, std::size_t n);
   void (*convolve)(const ConvTask& task);

@@ -37,6 +37,22 @@ void gelu_mul(float* gate, const float* up, std::size_t n) {
   for (; i < n; ++i) gate[i] = gelu(splat(gate[i]))[0] * up[i];
 }
 
+// gpt-oss: the gate at most 7, `up` in [-7, 7] and one more; the logistic function of 1.702 x.
+PYKV_INLINE vf clamped_silu(vf gate, vf up) {
+  const vf limit = splat(7.0F);
+  const vf x = gate > limit ? limit : gate;
+  const vf below = up > limit ? limit : up;
+  const vf y = below < -limit ? -limit : below;
+  return x / (1.0F + exponential(-1.702F * x)) * (y + 1.0F);
+}
+
+void clamped_silu_mul(float* gate, const float* up, std::size_t n) {
+  constexpr std::size_t kStep = kLanes;
+  std::size_t i = 0;
+  for (; i + kStep <= n; i += kStep) store(gate + i, clamped_silu(load(gate + i), load(up + i)));
+  for (; i < n; ++i) gate[i] = clamped_silu(splat(gate[i]), splat(up[i]))[0];
+}
+
 void softcap(float* x, float cap, std::size_t n) {
   constexpr std::size_t kStep = kLanes;
   std::size_t i = 0;

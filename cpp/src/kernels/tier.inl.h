@@ -41,6 +41,7 @@ constexpr Kernels make_table(const char* name) {
           .rms_norm = rms_norm,
           .silu_mul = silu_mul,
           .gelu_mul = gelu_mul,
+          .clamped_silu_mul = clamped_silu_mul,
           .softcap = softcap,
           .add = add,
           .convolve = convolve,

@@ -9,7 +9,7 @@
 namespace pykv {
 namespace {
 
-const std::array kArchitectures{&kGemma2, &kGemma3, &kLlama, &kOlmo2, &kPhi3, &kQwen2, &kQwen3};
+const std::array kArchitectures{&kGemma2, &kGemma3, &kGptOss, &kLlama, &kOlmo2, &kPhi3, &kQwen2, &kQwen3};
 
 }  // namespace
 

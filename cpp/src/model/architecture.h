@@ -17,6 +17,7 @@ const Architecture& find_architecture(const GgufFile& file);
 
 extern const Architecture kGemma2;
 extern const Architecture kGemma3;
+extern const Architecture kGptOss;
 extern const Architecture kLlama;
 extern const Architecture kOlmo2;
 extern const Architecture kPhi3;

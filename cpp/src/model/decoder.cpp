@@ -10,6 +10,7 @@ Decoder::Decoder(const GgufFile& file, const DecoderSpec& spec, const ModelConfi
                  const ModelOptions& options)
     : config_(config),
       activation_(spec.activation),
+      experts_(config.experts_used, config.feed_forward, spec.activation),
       backend_(backend),
       weights_(load_decoder_weights(file, spec, config, backend, options)) {}
 
@@ -71,6 +72,7 @@ void Decoder::attention(Step& step, std::uint32_t index, std::uint32_t count) {
               {.heads = config_.heads,
                .scale = config_.attention_scale,
                .softcap = config_.attention_softcap,
+               .sinks = layer.sinks,
                .precision = config_.precision});
   dense<1>({&layer.o}, mixed, {h});
   norm(layer.attention_post_norm, h);
@@ -78,6 +80,7 @@ void Decoder::attention(Step& step, std::uint32_t index, std::uint32_t count) {
 }
 
 void Decoder::feed_forward(const LayerWeights& layer, std::uint32_t count) {
+  if (config_.experts != 0) return feed_experts(layer, count);
   const Rows x = x_.rows(count), h = h_.rows(count), gate = gate_.rows(count), up = up_.rows(count);
   const Rows in = normed(layer.ffn_norm, x, h);
   dense(std::array{&layer.gate, &layer.up}, in, std::array{gate, up});
@@ -87,13 +90,16 @@ void Decoder::feed_forward(const LayerWeights& layer, std::uint32_t count) {
   backend_.add(x, h);
 }
 
+void Decoder::feed_experts(const LayerWeights& layer, std::uint32_t count) {
+  const Rows x = x_.rows(count);
+  const Rows sum = experts_.run(backend_, layer.experts, normed(layer.ffn_norm, x, h_.rows(count)));
+  norm(layer.ffn_post_norm, sum);
+  backend_.add(x, sum);
+}
+
 template <std::size_t n>
 void Decoder::dense(const std::array<const Dense*, n>& layers, Rows in, const std::array<Rows, n>& outs) {
-  std::array<WeightId, n> weights;
-  for (std::size_t i = 0; i < n; ++i) weights[i] = layers[i]->weight;
-  backend_.linear(weights, in, outs, precise_);
-  for (std::size_t i = 0; i < n; ++i)
-    if (layers[i]->bias) backend_.add_bias(outs[i], *layers[i]->bias);
+  apply(backend_, layers, in, outs, precise_);
 }
 
 void Decoder::norm(const Norm& gain, Rows rows) {
@@ -106,12 +112,7 @@ Rows Decoder::normed(const Norm& gain, Rows rows, Rows out) {
   return out;
 }
 
-void Decoder::activate(Rows gate, Rows up) {
-  if (activation_ == Activation::gelu)
-    backend_.gelu_mul(gate, up);
-  else
-    backend_.silu_mul(gate, up);
-}
+void Decoder::activate(Rows gate, Rows up) { pykv::activate(backend_, activation_, gate, up); }
 
 void Decoder::rotate(Rows rows, std::uint32_t heads, std::uint32_t layer, const Step& step) {
   const bool windowed = config_.windowed(layer);

@@ -32,6 +32,7 @@ class Decoder {
   void reserve(std::uint32_t count);
   void attention(Step& step, std::uint32_t index, std::uint32_t count);
   void feed_forward(const LayerWeights& layer, std::uint32_t count);
+  void feed_experts(const LayerWeights& layer, std::uint32_t count);
   // Several layers on one input.
   template <std::size_t n>
   void dense(const std::array<const Dense*, n>& layers, Rows in, const std::array<Rows, n>& outs);
@@ -45,6 +46,7 @@ class Decoder {
 
   ModelConfig config_;
   Activation activation_;
+  ExpertRunner experts_;
   Backend& backend_;
   DecoderWeights weights_;
   std::uint32_t capacity_ = 0;

@@ -44,8 +44,17 @@ void read_attention(ConfigReader& reader, ModelConfig& config) {
                        std::to_string(value_length));
 }
 
+// feed_forward becomes the width inside one expert.
+void read_experts(ConfigReader& reader, const DecoderSpec& spec, ModelConfig& config) {
+  if (!spec.experts) return;
+  config.experts = reader.positive("expert_count", 4096);
+  config.experts_used = reader.positive("expert_used_count", config.experts);
+  config.feed_forward = reader.positive("expert_feed_forward_length", 1U << 24U, config.feed_forward);
+}
+
 // What the architecture computes otherwise than most, with what the file says about it.
 void read_switches(ConfigReader& reader, const DecoderSpec& spec, ModelConfig& config) {
+  config.sinks = spec.sinks;
   if (spec.scaled_embedding) config.embedding_scale = std::sqrt(static_cast<float>(config.width));
   const auto softcap = [&](const char* key, float otherwise) {
     return otherwise == 0.0F ? reader.positive_float_or_zero(key)
@@ -132,6 +141,7 @@ ModelConfig read_model_config(const GgufFile& file, const ModelOptions& options)
   config.trained_context = reader.positive("context_length", static_cast<std::uint32_t>(kMaxPos));
   config.context =
       options.context == 0 ? config.trained_context : std::min(config.trained_context, options.context);
+  read_experts(reader, spec, config);
   read_attention(reader, config);
   read_scales(reader, spec, config);
   read_switches(reader, spec, config);
@@ -155,6 +165,7 @@ LayerTable layer_table(const ModelConfig& config) {
   layer.kv_heads = config.kv_heads;
   layer.k_dim = config.head_dim;
   layer.v_dim = config.head_dim;
+  layer.sinks = config.sinks;
   LayerTable layers(config.layers, layer);
   for (std::uint32_t i = 0; i < config.layers; ++i) {
     if (!config.windowed(i)) continue;

@@ -14,7 +14,7 @@ enum class Need : std::uint8_t { never, optional, always };
 enum class HeadNorm : std::uint8_t { none, per_head, whole_row };
 
 // What the gate of the feed-forward layer goes through.
-enum class Activation : std::uint8_t { silu, gelu };
+enum class Activation : std::uint8_t { silu, gelu, clamped_silu };
 
 // Layers that see a window of tokens only, among layers that see all of them.
 struct WindowSpec {
@@ -24,14 +24,17 @@ struct WindowSpec {
 };
 
 struct DecoderSpec {
-  bool rope_interleaved = false;  // rotates pairs (2i, 2i + 1); else (i, i + dims / 2)
-  bool norm_before = true;        // attn_norm, ffn_norm: of a sublayer's input
-  bool norm_after = false;        // post_attention_norm, post_ffw_norm: of its output
+  bool rope_interleaved = false;      // rotates pairs (2i, 2i + 1); else (i, i + dims / 2)
+  bool norm_before = true;            // attn_norm, ffn_norm: of a sublayer's input
+  bool norm_after = false;            // post_attention_norm, post_ffw_norm: of its output
+  const char* ffn_norm = "ffn_norm";  // the tensor's name
   HeadNorm qk_norm = HeadNorm::none;
   Need qkv_bias = Need::never;     // attn_q.bias, attn_k.bias, attn_v.bias
   Need output_bias = Need::never;  // attn_output.bias
   Need ffn_bias = Need::never;     // ffn_gate.bias, ffn_up.bias, ffn_down.bias
   bool gate_in_up = false;         // ffn_up holds the gate's rows, then its own
+  bool experts = false;            // ffn_gate_inp chooses among ffn_*_exps; biases as ffn_bias
+  bool sinks = false;              // attn_sinks
   bool scaled_embedding = false;   // by the root of the width
   Activation activation = Activation::silu;
   WindowSpec window = {};

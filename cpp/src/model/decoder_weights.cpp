@@ -49,13 +49,17 @@ class Collector {
     LayerWeights& layer = into_.layers.at(index);
     norms(block, layer);
     attention(block, layer);
-    feed_forward(block, layer);
+    if (spec_.experts)
+      experts(block, layer.experts);
+    else
+      feed_forward(block, layer);
+    if (spec_.sinks) layer.sinks = plan_.take_floats(block + "attn_sinks.weight", config_.heads);
   }
 
   void norms(const std::string& block, LayerWeights& layer) {
     if (spec_.norm_before) {
       norm(block + "attn_norm", config_.width, layer.attention_norm);
-      norm(block + "ffn_norm", config_.width, layer.ffn_norm);
+      norm(block + spec_.ffn_norm, config_.width, layer.ffn_norm);
     }
     if (spec_.norm_after) {
       norm(block + "post_attention_norm", config_.width, layer.attention_post_norm);
@@ -94,6 +98,25 @@ class Collector {
       dense(block + "ffn_up", {inner, width}, spec_.ffn_bias, layer.up);
     }
     dense(block + "ffn_down", {width, inner}, spec_.ffn_bias, layer.down);
+  }
+
+  void experts(const std::string& block, ExpertLayer& layer) {
+    const std::uint32_t inner = config_.feed_forward, width = config_.width;
+    dense(block + "ffn_gate_inp", {config_.experts, width}, spec_.ffn_bias, layer.router);
+    layer.experts.resize(config_.experts);
+    for (std::uint32_t i = 0; i < config_.experts; ++i) {
+      expert(block + "ffn_gate_exps", {inner, width}, i, layer.experts[i].gate);
+      expert(block + "ffn_up_exps", {inner, width}, i, layer.experts[i].up);
+      expert(block + "ffn_down_exps", {width, inner}, i, layer.experts[i].down);
+    }
+  }
+
+  // One of the matrices of a tensor of all experts, and its row of their biases.
+  void expert(const std::string& name, Shape one, std::uint32_t index, Dense& into) {
+    plan_.want(name + ".weight", {one.rows * config_.experts, one.cols}, into.weight,
+               {index * one.rows, one.rows});
+    if (!biased(name, spec_.ffn_bias)) return;
+    plan_.want(name + ".bias", {config_.experts, one.rows}, into.bias.emplace(), {index, 1});
   }
 
   std::uint32_t q_rows() const { return config_.heads * config_.head_dim; }

@@ -5,17 +5,13 @@
 #include <vector>
 
 #include "model/decoder_spec.h"
+#include "model/dense.h"
+#include "model/experts.h"
 #include "model/weight_plan.h"
 #include "pykv/backend.h"
 #include "pykv/model.h"
 
 namespace pykv {
-
-// A linear layer: out = weight · in + bias.
-struct Dense {
-  WeightId weight;
-  std::optional<WeightId> bias;
-};
 
 using Norm = std::optional<WeightId>;  // the gain, where there is a norm
 
@@ -23,7 +19,9 @@ struct LayerWeights {
   Norm attention_norm, attention_post_norm, ffn_norm, ffn_post_norm;
   Norm q_norm, k_norm;
   Dense q, k, v, o;
-  Dense gate, up, down;
+  Dense gate, up, down;      // of a dense layer
+  ExpertLayer experts;       // of one of experts
+  std::vector<float> sinks;  // per head, or empty
 };
 
 struct DecoderWeights {

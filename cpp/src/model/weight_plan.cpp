@@ -1,5 +1,6 @@
 #include "model/weight_plan.h"
 
+#include <cstring>
 #include <set>
 #include <string_view>
 
@@ -67,6 +68,18 @@ void WeightPlan::want_vector(const std::string& name, Shape shape, WeightId& int
                            ", a norm or bias may be of a type without blocks, as F32; use such a file");
   const std::uint32_t count = part.count == 0 ? shape.cols : part.count;
   add(tensor, {1, count}, row_bytes(*tensor.type, part.first), into);
+}
+
+std::vector<float> WeightPlan::take_floats(const std::string& name, std::uint32_t count) {
+  const GgufFile::Tensor& tensor = checked(name, {1, count});
+  if (tensor.type != DType::f32)
+    throw UnsupportedModel(prefix(file_) + printable(name) + " has type " + tensor.type_name +
+                           ", it may be F32; use such a file");
+  std::vector<float> values(count);
+  std::memcpy(values.data(), tensor.bytes.data(), count * sizeof(float));
+  parameters_ += count;
+  allow(name);
+  return values;
 }
 
 void WeightPlan::refuse_others() const {

@@ -34,6 +34,9 @@ class WeightPlan {
   // A vector, e.g. the gain of a norm or a bias: of a type without blocks.
   void want_vector(const std::string& name, Shape shape, WeightId& into, RowRange part = {});
 
+  // The numbers of a vector of type F32, at once.
+  std::vector<float> take_floats(const std::string& name, std::uint32_t count);
+
   // A tensor that something else reads.
   void allow(const std::string& name) { allowed_.push_back(name); }
   // Refuses a file with tensors that nothing asked for: leaving out a bias or an expert would
