@@ -71,6 +71,26 @@ CATALOGUE: tuple[MetricSpec, ...] = (
         "Resume points made, used by a sequence, and dropped.",
         ("event",),
     ),
+    _gauge(
+        "pykv_state_slots",
+        "Slots for states of recurrent layers; 0 if the model has none.",
+        source="cache.states.slots",
+    ),
+    _gauge(
+        "pykv_state_slots_used",
+        "Slots that sequences, a step or resume points hold.",
+        source="cache.states.slots_used",
+    ),
+    _gauge(
+        "pykv_state_slots_resume",
+        "Slots that resume points hold, alone or with others.",
+        source="cache.states.slots_resume",
+    ),
+    _gauge(
+        "pykv_state_bytes",
+        "Committed memory of slots.",
+        source="cache.states.bytes_committed",
+    ),
     _counter("pykv_evicted_cells_total", "Cells evicted from the prefix tree.", ("reason",)),
     _counter(
         "pykv_alloc_failures_total",

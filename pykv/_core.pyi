@@ -54,6 +54,7 @@ __all__: list[str] = [
     "precisions",
     "read_layer_table",
     "read_model_config",
+    "read_recurrent_table",
     "top_logprobs",
     "with_window_pools",
 ]
@@ -502,6 +503,11 @@ class Cache:
         window_cells: int = 0,
         resume_bytes: int | None = None,
         resume_spacing: int = 512,
+        recurrent: collections.abc.Sequence[
+            tuple[
+                typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex
+            ]
+        ] = [],
     ) -> None: ...
     def bounds(self, sequence: int) -> tuple[int, int]: ...
     def check_integrity(self) -> None: ...
@@ -568,6 +574,10 @@ class Cache:
         """
         How many of the tokens a sequence could start from.
         """
+    def next_point(self, sequence: int) -> int:
+        """
+        Where the next step should end at the latest, for a resume point.
+        """
     def open(
         self, tokens: typing.Any, namespace: int = 0, max_reuse: int | None = None
     ) -> tuple[int, int, int, int]:
@@ -631,6 +641,11 @@ class Cache:
     @property
     def layers(self) -> list[LayerSpec]: ...
     @property
+    def recurrent(self) -> list[tuple[int, int]]:
+        """
+        Of each layer (elements of the convolution, of the scan) of a state; empty: none is recurrent.
+        """
+    @property
     def ropes(self) -> list[RopeParams]: ...
     @property
     def type_k(self) -> str: ...
@@ -684,6 +699,15 @@ class Step:
         """
         Stores rows as Cache.export_rows gives them, uint8, instead of write().
         """
+    def read_states(
+        self,
+        layer: int,
+        requests: typing.SupportsInt | typing.SupportsIndex,
+        elements: typing.SupportsInt | typing.SupportsIndex,
+    ) -> numpy.typing.NDArray[numpy.float32]:
+        """
+        float32 [requests, elements]: a recurrent layer's states at the beginning of the step.
+        """
     def rollback(self) -> None:
         """
         Takes everything back; no effect after the end.
@@ -696,6 +720,12 @@ class Step:
     ) -> None:
         """
         k [rows, kv_heads * k_dim], v [rows, kv_heads * v_dim] or None for a view of K, float32.
+        """
+    def write_states(
+        self, layer: int, states: typing.Annotated[numpy.typing.ArrayLike, numpy.float32]
+    ) -> None:
+        """
+        Those at its end, float32 [requests, elements].
         """
     @property
     def groups(self) -> list[tuple[int, int]]:
@@ -810,6 +840,11 @@ class Model:
         """
     @property
     def parameters(self) -> int: ...
+    @property
+    def recurrent_table(self) -> list[tuple[int, int]]:
+        """
+        list[tuple[int, int]], `recurrent` of a Cache: elements of each layer's convolution and scan.
+        """
     @property
     def ropes(self) -> list[RopeParams]:
         """
@@ -1053,6 +1088,9 @@ def pool_plan(
     type_v: str = "f16",
     max_sequences: int = 16,
     step_tokens: int = 512,
+    recurrent: collections.abc.Sequence[
+        tuple[typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex]
+    ] = [],
 ) -> list:
     """
     What a cache would reserve: a list of pools as in Cache.stats()["pools"].
@@ -1071,6 +1109,11 @@ def read_layer_table(gguf: GgufFile) -> list[LayerSpec]:
 def read_model_config(gguf: GgufFile) -> dict:
     """
     Model.config of a file, without its weights. Raises UnsupportedModel, CorruptModel.
+    """
+
+def read_recurrent_table(gguf: GgufFile) -> list[tuple[int, int]]:
+    """
+    Model.recurrent_table of a file, without its weights. Raises as read_model_config.
     """
 
 def top_logprobs(

@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, overload
 
 from pykv import _core
 from pykv.cache_types import CacheConfig, Layer, Opened, Run, Span
-from pykv.layers import core_layers, public_layers
+from pykv.layers import core_layers, core_states, public_layers
 from pykv.step import Step
 
 if TYPE_CHECKING:
@@ -73,6 +73,7 @@ class Cache:
             window_cells=config.window_cells,
             resume_bytes=config.resume_bytes,
             resume_spacing=config.resume_spacing,
+            recurrent=core_states(config.layers),
         )
         self._bind(core)
 
@@ -219,6 +220,14 @@ class Cache:
         for a position behind the end.
         """
         return self.core.rewind(sequence, position)
+
+    def next_point(self, sequence: int) -> int:
+        """Where the next step of the sequence should end at the latest.
+
+        The state of recurrent layers is known at the end of a step only, so a resume point that is
+        due further back would be left out. 2**31 - 1 if none is, or no layer is recurrent.
+        """
+        return self.core.next_point(sequence)
 
     def mark_resume(self, sequence: int) -> bool:
         """Keeps what windows need at the end of the sequence, so that others can continue there.

@@ -23,7 +23,7 @@ class Opened(NamedTuple):
     pending: int
     """Further ones that another sequence has announced and not computed yet."""
     no_resume_point: int = 0
-    """Further ones that are stored, but from which no layer with a window could continue."""
+    """Further ones that are stored, but from which layers with a window or a state cannot go on."""
 
 
 class Run(NamedTuple):
@@ -69,6 +69,10 @@ class Layer:
     more logit per query head. ``v_view_of_k``: V is the first ``v_dim`` elements of K and
     nothing is stored for it. ``kv_from_layer``: the layer stores nothing and attends to the
     K and V of an earlier one, whose sizes it must repeat.
+
+    ``state``: the layer is recurrent and keeps so many float32 elements of each sequence, those
+    of a convolution and those of a scan. A layer that has no K and V beside it is
+    ``Layer.recurrent(convolution, scan)``, with sizes of 0.
     """
 
     kv_heads: int
@@ -79,6 +83,12 @@ class Layer:
     sinks: bool = False
     v_view_of_k: bool = False
     kv_from_layer: int | None = None
+    state: tuple[int, int] | None = None
+
+    @staticmethod
+    def recurrent(convolution: int, scan: int) -> Layer:
+        """A layer without K and V, with elements of state."""
+        return Layer(0, 0, 0, state=(convolution, scan))
 
 
 @dataclass(frozen=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from pykv import _core
@@ -42,27 +43,57 @@ def core_layers(
     return specs, [_rope_params(rope) for rope in ropes]
 
 
+def core_states(layers: Sequence[Layer]) -> list[tuple[int, int]]:
+    """Elements of each layer's state; empty if no layer has one."""
+    states = [_state(layer.state) for layer in layers]
+    return states if any(state != (0, 0) for state in states) else []
+
+
+def _state(state: tuple[int, int] | None) -> tuple[int, int]:
+    if state is None:
+        return 0, 0
+    if not isinstance(state, (tuple, list)) or len(state) != 2:
+        raise TypeError(f"[Layer] state must be (convolution, scan) or None, not {state!r}")
+    return _int("[Layer] state", state[0], 0), _int("[Layer] state", state[1], 0)
+
+
 def public_layers(core: _core.Cache) -> tuple[Layer, ...]:
     """The layers of a core cache, as they would be described to make it."""
     ropes = [
         Rope(r.dims, r.base, r.interleaved, tuple(r.frequencies), r.offset) for r in core.ropes
     ]
+    states = core.recurrent or [(0, 0)] * len(core.layers)
     return tuple(
-        Layer(
-            kv_heads=spec.kv_heads,
-            k_dim=spec.k_dim,
-            v_dim=spec.v_dim,
-            window=None if spec.window_size == 0 else (spec.window_kind, spec.window_size),
-            rope=ropes[spec.rope_id] if spec.rope_id < len(ropes) else None,
-            sinks=spec.sinks,
-            v_view_of_k=spec.v_view_of_k,
-            kv_from_layer=spec.kv_from_layer,
-        )
-        for spec in core.layers
+        _public_layer(spec, ropes, None if state == (0, 0) else state)
+        for spec, state in zip(core.layers, states, strict=True)
+    )
+
+
+def _public_layer(
+    spec: _core.LayerSpec, ropes: Sequence[Rope], state: tuple[int, int] | None
+) -> Layer:
+    if spec.kv_heads == 0:
+        return Layer(0, 0, 0, state=state)
+    return Layer(
+        kv_heads=spec.kv_heads,
+        k_dim=spec.k_dim,
+        v_dim=spec.v_dim,
+        window=None if spec.window_size == 0 else (spec.window_kind, spec.window_size),
+        rope=ropes[spec.rope_id] if spec.rope_id < len(ropes) else None,
+        sinks=spec.sinks,
+        v_view_of_k=spec.v_view_of_k,
+        kv_from_layer=spec.kv_from_layer,
+        state=state,
     )
 
 
 def _layer_spec(layer: Layer, rope_id: int) -> _core.LayerSpec:
+    if layer.state is not None and layer.kv_heads == 0:
+        if replace(layer, state=None) != Layer(0, 0, 0):
+            raise _core.InvalidArgument(
+                "[Layer] kv_heads is 0; without K and V it is Layer.recurrent(convolution, scan)"
+            )
+        return _core.LayerSpec(kv_heads=0, k_dim=0)
     kind, size = _window(layer.window)
     source = layer.kv_from_layer
     return _core.LayerSpec(

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from pykv import _core
@@ -76,8 +76,10 @@ class ModelFacts:
         self.architecture = str(gguf.scalar("general.architecture") or "")
         self.context = self._number("context_length") or 0
         self.unsupported, self.estimated = "", False
+        self.recurrent: list[tuple[int, int]] = []
         try:
             self.layers = _core.read_layer_table(gguf)
+            self.recurrent = _core.read_recurrent_table(gguf)
         except (_core.UnsupportedModel, _core.CorruptModel) as error:
             self.unsupported, self.estimated = str(error), True
             self.layers = self._layers()
@@ -126,7 +128,7 @@ class ModelFacts:
         one sequence of so many tokens does. None if the file does not say enough."""
         if not self.layers or not self.context:
             return None
-        request = request or PoolRequest()
+        request = replace(request or PoolRequest(), recurrent=tuple(self.recurrent))
         of = self.layers, request, type_k, type_v
         per_token = bytes_per_cell(*of)
         cells, refusal = 0, ""

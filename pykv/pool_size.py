@@ -12,6 +12,7 @@ from pykv import _core
 POOL_SHARE = 0.60
 POOL_CONTEXTS = 64
 MAX_PLANNED = 1 << 27  # cells of a cache at most
+POOL_CELLS_WITHOUT_KV = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +24,7 @@ class PoolRequest:
     parallel: int = 16
     batch_size: int = 256
     swa_full: bool = False
+    recurrent: Sequence[tuple[int, int]] = ()  # states of the model's layers
 
 
 def pool_layers(
@@ -44,6 +46,7 @@ def pool_plan(
         type_v=type_v,
         max_sequences=request.parallel,
         step_tokens=request.batch_size,
+        recurrent=list(request.recurrent),
     )
 
 
@@ -92,7 +95,7 @@ def pool_cells(
     if request.ctx_size == 0:
         return _default_cells(request, per_cell, context, free, windows)
     needed = request.ctx_size * per_cell + windows(request.ctx_size)
-    if not request.pool_bytes and needed > free:
+    if per_cell and not request.pool_bytes and needed > free:
         raise _refusal(
             f"--ctx-size {request.ctx_size} needs {needed} bytes of memory and {free} are free; "
             f"use at most --ctx-size {max(_affordable(free, per_cell, windows), 1)}, or a smaller "
@@ -119,6 +122,8 @@ def _affordable(budget: int, per_cell: int, windows: Callable[[int], int]) -> in
 def _default_cells(
     request: PoolRequest, per_cell: int, context: int, free: int, windows: Callable[[int], int]
 ) -> int:
+    if per_cell == 0:  # cells that only count tokens
+        return max(context, POOL_CELLS_WITHOUT_KV)
     budget = request.pool_bytes or int(free * POOL_SHARE)
     cells = _affordable(budget, per_cell, windows)
     if cells < context:

@@ -209,6 +209,7 @@ class Runtime:
             options.parallel,
             options.batch_size,
             options.swa_full,
+            self.model.recurrent_table,
         )
         cells = pool_cells(
             request,
@@ -227,6 +228,7 @@ class Runtime:
             type_k=options.cache_type_k,
             type_v=options.cache_type_v,
             pool_bytes=options.pool_bytes,
+            recurrent=self.model.recurrent_table,
         )
 
 

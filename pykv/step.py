@@ -78,7 +78,7 @@ class Step:
         not floats.
         """
         step = self._open("write")
-        spec = self._layer(layer, "write")
+        spec = self._kv_layer(layer, "write")
         k_rows = _rows(k, (self.rows, spec.kv_heads, spec.k_dim), "[Step.write] k")
         if spec.v_view_of_k or spec.kv_from_layer is not None:
             v_rows = None if v is None else np.empty((self.rows, 1), np.float32)  # refused there
@@ -133,7 +133,7 @@ class Step:
         for arrays that are not floats.
         """
         step = self._open("attend")
-        spec = self._layer(layer, "attend")
+        spec = self._kv_layer(layer, "attend")
         heads = _heads(q, spec.kv_heads)
         q_rows = _rows(q, (self.rows, heads, spec.k_dim), "[Step.attend] q")
         out = step.attend(
@@ -147,6 +147,36 @@ class Step:
             precision,
         )
         return out.reshape(self.rows, heads, spec.v_dim)
+
+    def read_states(self, layer: int) -> Floats:
+        """States of a recurrent ``layer`` at the beginning of the step.
+
+        float32 ``[requests, elements]`` in the order of the plan, the convolution's elements
+        before the scan's; zeros for a sequence without tokens.
+        """
+        step = self._open("read_states")
+        elements = self._state_elements(layer, "read_states")
+        return step.read_states(layer, len(step.groups), elements)
+
+    def write_states(self, layer: int, states: npt.ArrayLike) -> None:
+        """States at the end of the step, float ``[requests, elements]``; once for each such layer.
+
+        Raises ``InvalidArgument`` for wrong shapes, ``TypeError`` for what is no float.
+        """
+        step = self._open("write_states")
+        shape = [len(step.groups), self._state_elements(layer, "write_states")]
+        array = _floats(states, "[Step.write_states] states")
+        if list(array.shape) != shape:
+            raise _core.InvalidArgument(
+                f"[Step.write_states] states has shape {list(array.shape)}, must be {shape}"
+            )
+        step.write_states(layer, np.ascontiguousarray(array, dtype=np.float32))
+
+    def _state_elements(self, layer: int, method: str) -> int:
+        state = self._layer(layer, method).state
+        if state is None:
+            raise _core.InvalidArgument(f"[Step.{method}] layer {layer} is not recurrent")
+        return sum(state)
 
     def rollback(self) -> None:
         """Takes everything back; the ``with`` block then ends without publishing."""
@@ -169,6 +199,12 @@ class Step:
                 f"[Step.{method}] layer is {index}, must be 0 to {len(self._layers) - 1}"
             )
         return self._layers[index]
+
+    def _kv_layer(self, layer: int, method: str) -> Layer:
+        spec = self._layer(layer, method)
+        if spec.kv_heads == 0:
+            raise _core.InvalidArgument(f"[Step.{method}] layer {layer} has no K and V")
+        return spec
 
     def __repr__(self) -> str:
         return f"<pykv.Step of {self.rows} rows{'' if self._step else ', not entered'}>"

@@ -52,10 +52,12 @@ std::unique_ptr<Cache> make_cache(const LayerTable& layers, const std::vector<Ro
                                   std::pair<double, double> watermarks, const PyInt& compact_bytes,
                                   const std::string& hash, const PyInt& max_sequences,
                                   const PyInt& step_tokens, const PyInt& window_cells,
-                                  const std::optional<PyInt>& resume_bytes, const PyInt& resume_spacing) {
+                                  const std::optional<PyInt>& resume_bytes, const PyInt& resume_spacing,
+                                  const std::vector<std::pair<std::uint32_t, std::uint32_t>>& recurrent) {
   CacheConfig config;
   config.layers = layers;
   config.ropes = ropes;
+  for (const auto& [conv, scan] : recurrent) config.recurrent.push_back({conv, scan});
   config.type_k = parse_kv_type(type_k);
   config.type_v = parse_kv_type(type_v);
   config.hadamard = hadamard;
@@ -218,6 +220,14 @@ void bind_edits(py::class_<Cache>& cache) {
           py::arg("sequence"), py::arg("position"),
           "Takes tokens off the end until the sequence continues exactly at or before a position.")
       .def(
+          "next_point",
+          [](const Cache& self, const PyInt& seq) {
+            const SeqId id = seq_id(seq, "next_point");
+            const Unlocked unlocked;
+            return self.next_point(id);
+          },
+          py::arg("sequence"), "Where the next step should end at the latest, for a resume point.")
+      .def(
           "mark_resume",
           [](Cache& self, const PyInt& seq) {
             const SeqId id = seq_id(seq, "mark_resume");
@@ -319,6 +329,15 @@ void bind_views(py::class_<Cache>& cache) {
            })
       .def("check_integrity", &Cache::check_integrity, py::call_guard<Unlocked>())
       .def_property_readonly("layers", [](const Cache& self) { return self.config().layers; })
+      .def_property_readonly(
+          "recurrent",
+          [](const Cache& self) {
+            std::vector<std::pair<std::uint32_t, std::uint32_t>> out;
+            for (const RecurrentSpec& spec : self.config().recurrent)
+              out.emplace_back(spec.conv_elements, spec.scan_elements);
+            return out;
+          },
+          "Of each layer (elements of the convolution, of the scan) of a state; empty: none is recurrent.")
       .def_property_readonly("ropes", [](const Cache& self) { return self.config().ropes; })
       .def_property_readonly("type_k", [](const Cache& self) { return traits(self.config().type_k).name; })
       .def_property_readonly("type_v", [](const Cache& self) { return traits(self.config().type_v).name; })
@@ -388,15 +407,15 @@ void bind_space(py::class_<Cache>& cache) {
 
 void bind_cache(py::module_& m) {
   py::class_<Cache> cache(m, "Cache", "One KV pool for all sessions; see pykv.Cache.");
-  cache.def(py::init(&make_cache), py::kw_only(), py::arg("layers"),
-            py::arg("ropes") = std::vector<RopeParams>{}, py::arg("backend"), py::arg("cells"),
-            py::arg("type_k") = "f16", py::arg("type_v") = "f16", py::arg("hadamard") = true,
-            py::arg("pool_bytes") = 0, py::arg("watermarks") = std::pair(0.05, 0.10),
-            py::arg("compact_bytes") = 4 << 20, py::arg("edge_hash") = "default",
-            py::arg("max_sequences") = CacheConfig{}.max_sequences,
-            py::arg("step_tokens") = CacheConfig{}.step_tokens, py::arg("window_cells") = 0,
-            py::arg("resume_bytes") = py::none(), py::arg("resume_spacing") = CacheConfig{}.resume_spacing,
-            py::keep_alive<1, 4>());
+  cache.def(
+      py::init(&make_cache), py::kw_only(), py::arg("layers"), py::arg("ropes") = std::vector<RopeParams>{},
+      py::arg("backend"), py::arg("cells"), py::arg("type_k") = "f16", py::arg("type_v") = "f16",
+      py::arg("hadamard") = true, py::arg("pool_bytes") = 0, py::arg("watermarks") = std::pair(0.05, 0.10),
+      py::arg("compact_bytes") = 4 << 20, py::arg("edge_hash") = "default",
+      py::arg("max_sequences") = CacheConfig{}.max_sequences,
+      py::arg("step_tokens") = CacheConfig{}.step_tokens, py::arg("window_cells") = 0,
+      py::arg("resume_bytes") = py::none(), py::arg("resume_spacing") = CacheConfig{}.resume_spacing,
+      py::arg("recurrent") = std::vector<std::pair<std::uint32_t, std::uint32_t>>{}, py::keep_alive<1, 4>());
   bind_sequences(cache);
   bind_edits(cache);
   bind_views(cache);
@@ -405,9 +424,11 @@ void bind_cache(py::module_& m) {
   m.def(
       "pool_plan",
       [](const LayerTable& layers, const PyInt& cells, const std::string& type_k, const std::string& type_v,
-         const PyInt& max_sequences, const PyInt& step_tokens) {
+         const PyInt& max_sequences, const PyInt& step_tokens,
+         const std::vector<std::pair<std::uint32_t, std::uint32_t>>& recurrent) {
         CacheConfig config;
         config.layers = layers;
+        for (const auto& [conv, scan] : recurrent) config.recurrent.push_back({conv, scan});
         config.type_k = parse_kv_type(type_k);
         config.type_v = parse_kv_type(type_v);
         config.cells = to_int<std::uint64_t>(cells, "[pool_plan] cells", 1);
@@ -420,6 +441,7 @@ void bind_cache(py::module_& m) {
       py::kw_only(), py::arg("layers"), py::arg("cells"), py::arg("type_k") = "f16",
       py::arg("type_v") = "f16", py::arg("max_sequences") = CacheConfig{}.max_sequences,
       py::arg("step_tokens") = CacheConfig{}.step_tokens,
+      py::arg("recurrent") = std::vector<std::pair<std::uint32_t, std::uint32_t>>{},
       "What a cache would reserve: a list of pools as in Cache.stats()[\"pools\"].");
   m.def(
       "abandon", [](const py::object& object) { object.inc_ref(); },

@@ -103,6 +103,13 @@ void bind_gguf(py::module_& m) {
            "Lets the system reuse the mapped memory.");
 }
 
+std::vector<std::pair<std::uint32_t, std::uint32_t>> recurrent_pairs(const ModelConfig& config) {
+  std::vector<std::pair<std::uint32_t, std::uint32_t>> out;
+  for (const RecurrentSpec& spec : recurrent_table(config))
+    out.emplace_back(spec.conv_elements, spec.scan_elements);
+  return out;
+}
+
 py::dict config_dict(const ModelConfig& config) {
   py::dict out;
   out["architecture"] = to_str(config.architecture, [] { return std::string("general.architecture"); });
@@ -191,6 +198,9 @@ void bind_decoder(py::module_& m) {
           "layer_table", [](const Model& model) { return layer_table(model.config()); },
           "list[LayerSpec] for a Cache.")
       .def_property_readonly(
+          "recurrent_table", [](const Model& model) { return recurrent_pairs(model.config()); },
+          "list[tuple[int, int]], `recurrent` of a Cache: elements of each layer's convolution and scan.")
+      .def_property_readonly(
           "ropes", [](const Model& model) { return ropes(model.config()); }, "list[RopeParams] for a Cache.")
       .def("forward", &forward, py::arg("step"), py::arg("tokens"), py::arg("logit_rows"),
            "Runs all layers for the rows of an open step. tokens: one id per row; logit_rows: ascending row "
@@ -200,6 +210,9 @@ void bind_decoder(py::module_& m) {
   m.def(
       "read_model_config", [](const GgufFile& gguf) { return config_dict(read_model_config(gguf)); },
       py::arg("gguf"), "Model.config of a file, without its weights. Raises UnsupportedModel, CorruptModel.");
+  m.def(
+      "read_recurrent_table", [](const GgufFile& gguf) { return recurrent_pairs(read_model_config(gguf)); },
+      py::arg("gguf"), "Model.recurrent_table of a file, without its weights. Raises as read_model_config.");
   m.def(
       "read_layer_table", [](const GgufFile& gguf) { return layer_table(read_model_config(gguf)); },
       py::arg("gguf"), "Model.layer_table of a file, without its weights. Raises as read_model_config.");

@@ -122,6 +122,22 @@ void write(Step& step, const PyInt& layer, const FloatRows& k, const std::option
   step.write(index, k_rows->rows(), v_rows->rows());
 }
 
+FloatRows read_states(const Step& step, const PyInt& layer, std::uint32_t requests, std::uint32_t elements) {
+  const auto index = to_int<std::uint32_t>(layer, "[Step.read_states] layer");
+  FloatRows out({static_cast<py::ssize_t>(requests), static_cast<py::ssize_t>(elements)});
+  const std::span<float> to(out.mutable_data(), static_cast<std::size_t>(out.size()));
+  const Unlocked unlocked;
+  step.read_states(index, to);
+  return out;
+}
+
+void write_states(Step& step, const PyInt& layer, const FloatRows& states) {
+  const auto index = to_int<std::uint32_t>(layer, "[Step.write_states] layer");
+  const std::span<const float> from(states.data(), static_cast<std::size_t>(states.size()));
+  const Unlocked unlocked;
+  step.write_states(index, from);
+}
+
 FloatRows attend(Step& step, const PyInt& layer, const FloatRows& q, const PyInt& head_count, double scale,
                  double softcap, const std::vector<float>& sinks, const std::vector<float>& alibi_slopes,
                  const std::string& precision) {
@@ -195,6 +211,10 @@ void bind_steps(py::module_& m, py::class_<Cache>& cache) {
           py::arg("softcap") = 0.0, py::arg("sinks") = std::vector<float>{},
           py::arg("alibi_slopes") = std::vector<float>{}, py::arg("precision") = "exact",
           "q [rows, heads * k_dim] -> float32 [rows, heads * v_dim]. sinks, alibi_slopes: one for each head.")
+      .def("read_states", &read_states, py::arg("layer"), py::arg("requests"), py::arg("elements"),
+           "float32 [requests, elements]: a recurrent layer's states at the beginning of the step.")
+      .def("write_states", &write_states, py::arg("layer"), py::arg("states"),
+           "Those at its end, float32 [requests, elements].")
       .def("finish", &Step::finish, py::call_guard<Unlocked>(), "Publishes; every layer must be written.")
       .def("rollback", &Step::rollback, py::call_guard<Unlocked>(),
            "Takes everything back; no effect after the end.");

@@ -63,6 +63,13 @@ py::dict to_dict(const CacheStats& s) {
   py::list pools;
   for (const PoolStats& pool : s.pools) pools.append(to_dict(pool));
   out["pools"] = pools;
+  py::dict states;
+  states["slots"] = s.states.slots;
+  states["slots_used"] = s.states.slots_used;
+  states["slots_resume"] = s.states.slots_resume;
+  states["bytes_per_slot"] = s.states.bytes_per_slot;
+  states["bytes_committed"] = s.states.bytes_committed;
+  out["states"] = states;
   return out;
 }
 

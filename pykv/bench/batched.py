@@ -211,6 +211,7 @@ class BatchedBench:
         return _core.Cache(
             layers=self._model.layer_table,
             ropes=self._model.ropes,
+            recurrent=self._model.recurrent_table,
             backend=self._backend,
             cells=cells,
             type_k=self._options.cache_type_k,

@@ -103,6 +103,7 @@ class _Lane:
         self._cache = _core.Cache(
             layers=model.layer_table,
             ropes=model.ropes,
+            recurrent=model.recurrent_table,
             backend=backend,
             cells=cells,
             type_k=types[0],

@@ -76,6 +76,13 @@ def first_snapshot() -> dict[str, Any]:
             "cells_copied": 0,
             "compactions": 0,
             "compacted_cells": 0,
+            "states": {
+                "slots": 0,
+                "slots_used": 0,
+                "slots_resume": 0,
+                "bytes_per_slot": 0,
+                "bytes_committed": 0,
+            },
             "k_bytes_rewritten": 0,
             "reclaim_ticks": 48_209,
             "reclaim_runs": 371,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -28,11 +29,13 @@ class Machine:
         cells: int = 4096,
         context: int = 0,
         precision: str = "exact",
+        **options: Any,
     ) -> None:
         self.gguf = _core.GgufFile(path)
         self.backend = _core.Backend(threads=threads, isa=isa)
         self.model = _core.Model(self.gguf, self.backend, context=context, precision=precision)
         self.cells = cells
+        self.options = options  # of the cache
         self.cache = self.make_cache(type_k, type_v)
 
     def make_cache(
@@ -43,11 +46,12 @@ class Machine:
         return _core.Cache(
             layers=_core.with_window_pools(layers) if window_pools else layers,
             ropes=self.model.ropes,
+            recurrent=self.model.recurrent_table,
             backend=self.backend,
             cells=self.cells,
             type_k=type_k,
             type_v=type_v,
-            **more,
+            **(self.options | more),
         )
 
     @property

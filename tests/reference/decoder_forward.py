@@ -71,13 +71,14 @@ class DecoderReference:
         number = self.numbers.get
         self.layers = int(number("block_count", 0))
         self.heads = int(number("attention.head_count", 0))
-        self.kv_heads = int(number("attention.head_count_kv", self.heads))
+        kv_heads = number("attention.head_count_kv", self.heads)  # or a number for each layer
+        self.kv_heads = int(max(kv_heads) if isinstance(kv_heads, list) else kv_heads)
         self.width = int(number("embedding_length", 0))
         self.feed_forward_width = int(number("feed_forward_length", 0))
-        self.head_dim = int(number("attention.key_length", self.width // self.heads))
+        self.head_dim = int(number("attention.key_length", self.width // max(self.heads, 1)))
         self.epsilon = float(number("attention.layer_norm_rms_epsilon", 1e-5))
         gemma_27b = (self.architecture, self.layers) in (("gemma2", 46), ("gemma3", 62))
-        head_size = self.width / self.heads if gemma_27b else self.head_dim
+        head_size = self.width / max(self.heads, 1) if gemma_27b else self.head_dim
         self.scale = float(number("attention.scale", head_size**-0.5))
         self.logit_scale = float(number("logit_scale", 1.0))
         self.rope_dims = int(number("rope.dimension_count", self.head_dim))
@@ -159,7 +160,7 @@ class DecoderReference:
         cos = (magnitude * np.cos(angle)).astype(self.dtype)
         sin = (magnitude * np.sin(angle)).astype(self.dtype)
         half = self.rope_dims // 2
-        if self.architecture == "llama":
+        if self.architecture in ("llama", "granitehybrid"):
             first, second = slice(0, self.rope_dims, 2), slice(1, self.rope_dims, 2)
         else:
             first, second = slice(0, half), slice(half, self.rope_dims)

@@ -91,7 +91,7 @@ def write_split_model(folder: Path, spec: TinyModel, tensors: int) -> list[Path]
 
 def _write(writer: gguf.GGUFWriter, spec: TinyModel) -> None:
     _add_metadata(writer, spec)
-    _add_vocabulary(writer)
+    add_vocabulary(writer)
     _Tensors(writer, spec).add_all()
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
@@ -129,7 +129,7 @@ def _add_metadata(writer: gguf.GGUFWriter, spec: TinyModel) -> None:
             writer.add_uint32(name, value)
 
 
-def _add_vocabulary(writer: gguf.GGUFWriter) -> None:
+def add_vocabulary(writer: gguf.GGUFWriter) -> None:
     tokens = vocabulary()
     writer.add_vocab_size(len(tokens))
     writer.add_tokenizer_model("gpt2")

@@ -17,14 +17,26 @@ class EngineMachine:
     Unless `gap_factor` is given, shares of prompts do not depend on how fast the machine is.
     """
 
-    def __init__(self, path: Path, *, cells: int = 4096, **limits: Any) -> None:
+    def __init__(
+        self,
+        path: Path,
+        *,
+        cells: int = 4096,
+        pool: dict[str, Any] | None = None,
+        **limits: Any,
+    ) -> None:
         gguf = _core.GgufFile(path)
         self.backend = _core.Backend(threads=1)
         self.model = _core.Model(gguf, self.backend)
         self.vocab: int = self.model.config["vocab"]
         self.context: int = self.model.config["context"]
         self.cache = _core.Cache(
-            layers=self.model.layer_table, backend=self.backend, cells=cells, watermarks=(0.0, 0.0)
+            layers=self.model.layer_table,
+            recurrent=self.model.recurrent_table,
+            backend=self.backend,
+            cells=cells,
+            watermarks=(0.0, 0.0),
+            **(pool or {}),
         )
         self.engine = _core.Engine(self.model, self.cache, **{"gap_factor": 0.0} | limits)
         self.tokens: dict[int, list[int]] = {}

@@ -95,7 +95,8 @@ def test_every_field_of_a_layer_survives_the_core() -> None:
     layers = (
         pykv.Layer(2, 48, 32, ("standard", 5), rope, sinks=True, v_view_of_k=True),
         pykv.Layer(2, 48, 32, ("chunked", 7), pykv.Rope.none(), v_view_of_k=True, kv_from_layer=0),
-        pykv.Layer(1, 64, 40),
+        pykv.Layer(1, 64, 40, state=(3, 5)),
+        pykv.Layer.recurrent(7, 0),
     )
     default = pykv.Layer(1, 64, 40)
     for field in dataclasses.fields(pykv.Layer):  # a new one must get a value here
@@ -105,7 +106,7 @@ def test_every_field_of_a_layer_survives_the_core() -> None:
     specs, ropes = core_layers(cache.layers)
     assert (specs, ropes) == (cache.core.layers, cache.core.ropes)
     assert {name for name in vars(_core.LayerSpec) if not name.startswith("_")} == {
-        *{field.name for field in dataclasses.fields(pykv.Layer)} - {"window", "rope"},
+        *{field.name for field in dataclasses.fields(pykv.Layer)} - {"window", "rope", "state"},
         "window_kind", "window_size", "rope_id",
         "pool",  # only one is supported
     }  # fmt: skip

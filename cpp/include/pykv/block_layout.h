@@ -74,7 +74,7 @@ class BlockLayout {
   // `hadamard`: transform quantized sides whose head size allows it.
   BlockLayout(const LayerTable& layers, std::uint32_t pool, DType type_k, DType type_v, bool hadamard = true);
 
-  std::size_t block_bytes() const { return block_bytes_; }  // multiple of 4096
+  std::size_t block_bytes() const { return block_bytes_; }  // multiple of 4096; 0: no layer stores any
   std::size_t bytes_per_cell() const;                       // payload, rounded up
   DType type_k() const { return type_k_; }
   DType type_v() const { return type_v_; }

@@ -23,6 +23,12 @@
 // the longest prefix that continues exactly: at a resume point, or where a live sequence has the
 // cells.
 //
+// Recurrent layers have one state per sequence, of all its tokens together. A step reads the state
+// at its beginning and makes that at its end; forks share it. A sequence goes back only to where a
+// state was kept: a resume point, which is then made at the end of a step, or the end of a live
+// sequence. Steps should therefore end at next_point(). What would need a state that nobody has, as
+// removing from the middle, is Unsupported; removing all tokens is always possible.
+//
 // What is charged: a step in progress holds its cells as "computing"; a live sequence's
 // as "active"; what only resume points keep is "resume"; what only the tree keeps is "idle" and
 // may be evicted leaf first.
@@ -48,12 +54,15 @@
 #include "pykv/layer_table.h"
 #include "pykv/policy.h"
 #include "pykv/prefix_tree.h"
+#include "pykv/state_layout.h"
 #include "pykv/types.h"
 
 namespace pykv {
 
 struct CacheConfig {
   LayerTable layers;
+  // What recurrent layers keep, by layer; empty: there are none. A layer may have K and V too.
+  RecurrentTable recurrent;
   // Rotary embeddings of stored K, by LayerSpec::rope_id. For a layer whose id has no entry it
   // is unknown: what changes positions of stored tokens is then refused.
   std::vector<RopeParams> ropes;
@@ -66,7 +75,7 @@ struct CacheConfig {
   Watermarks watermarks;
   // Pools of windows (layer_table.h) have cells for what so many sequences need at once, which is
   // for each the window and a step's tokens, at most as many as pool 0; and for the resume points.
-  std::uint32_t max_sequences = 16;
+  std::uint32_t max_sequences = 16;  // of recurrent layers: two states each, and those of the points
   std::uint32_t step_tokens = 512;
   std::uint64_t window_cells = 0;  // of each window pool instead, rounded up to whole blocks; 0: as above
   // Budget of resume points; nullopt: a tenth of pool 0's bytes, at least two points. 0: none.
@@ -124,7 +133,16 @@ class Step {
   // here; sinks must be given if, and only if, the layer has them.
   void attend(std::uint32_t layer, Rows q, Rows out, const AttentionParams& params);
 
-  // Publishes. Throws InvalidArgument if a layer with KV was not written.
+  // Of a recurrent layer, all rows of the step, each sequence from its own state on. Both parts of
+  // a layer that has both must be done once. Sizes are checked against CacheConfig::recurrent.
+  void conv(std::uint32_t layer, const ConvParams& params, Rows in, Rows out);
+  void scan(std::uint32_t layer, const ScanParams& params, Rows x_b_c, Rows dt, Rows out);
+  // Instead: the states of a layer as numbers, those at the beginning of the step for each request
+  // in plan order (0 for an empty sequence), and at its end. [requests, conv_elements + scan_elements]
+  void read_states(std::uint32_t layer, std::span<float> to) const;
+  void write_states(std::uint32_t layer, std::span<const float> from);
+
+  // Publishes. Throws InvalidArgument if a layer with KV or a state was not written.
   void finish();
   void rollback();
 
@@ -137,6 +155,12 @@ class Step {
 };
 
 inline constexpr std::uint64_t kMaxPoolCells = std::uint64_t{1} << 27;
+
+// Slots for the states of recurrent layers.
+struct StateStats {
+  std::uint64_t slots = 0, slots_used = 0, slots_resume = 0;  // used: by sequences, steps and points
+  std::uint64_t bytes_per_slot = 0, bytes_committed = 0;
+};
 
 struct PoolStats {
   Window window;             // none: pool 0, which keeps all tokens
@@ -164,6 +188,7 @@ struct CacheStats {
   std::uint64_t compactions = 0, compacted_cells = 0;     // that moved something; cells moved
   std::uint64_t generation = 0;                           // changes with every change of the cache
   std::vector<PoolStats> pools;
+  StateStats states;
 };
 
 // What a cache would reserve, all free: capacities and bytes of each pool. Throws as Cache().
@@ -222,6 +247,10 @@ class Cache {
   // and returns where: at `position` itself if the windows' cells are there, else at the deepest
   // resume point before it. The tokens from there on are to be computed again.
   Pos rewind(SeqId seq, Pos position);
+  // Where the next step of the sequence should end at the latest so that a resume point that is due
+  // can be made there: the end of what is known now, if none is due before. Only caches with
+  // recurrent layers need it; for others it is kMaxPos.
+  Pos next_point(SeqId seq) const;
   // Makes the end of the sequence, whose tokens are all exact, a resume point (InvalidArgument if
   // they are not). False if there is one, it exceeds the budget, or no layer forgets anything.
   bool mark_resume(SeqId seq);
@@ -253,7 +282,8 @@ class Cache {
   // Evicts idle cells, leaf first, until `cells` more are free or no idle ones are
   // left. Returns how many became free. Cells are those of pool 0.
   std::uint32_t evict(std::uint32_t cells, EvictReason reason);
-  // Frees what a step of `tokens` tokens lacks in each pool: of windows first what sequences no
+  // Frees what a step of `tokens` tokens lacks in each pool: where the last plan() lacked slots for
+  // states, resume points; of windows first what sequences no
   // longer need, then resume points, least recently used first; then idle cells. Where every pool
   // has so many free cells, evicts as many idle ones. Returns how many cells became free.
   std::uint32_t make_room(std::uint32_t tokens);

@@ -38,7 +38,7 @@ constexpr bool visible(Pos key_pos, Pos query_pos, Window window) {
 struct LayerSpec {
   std::uint32_t pool = 0;                      // layers of a pool see the same tokens: pool 0 all of
                                                // them, another those of its one window
-  std::uint32_t kv_heads = 0;                  // 1 … 1024
+  std::uint32_t kv_heads = 0;                  // 1 … 1024; 0: no K and V, a recurrent layer
   std::uint32_t k_dim = 0;                     // per head, elements
   std::uint32_t v_dim = 0;                     // per head, elements
   bool v_view_of_k = false;                    // V is the first v_dim elements of K (MLA)
@@ -53,6 +53,8 @@ struct LayerSpec {
 };
 
 using LayerTable = std::vector<LayerSpec>;
+
+constexpr bool stores_kv(const LayerSpec& layer) { return layer.kv_heads != 0; }
 
 // Throws InvalidArgument for nonsense (zero or absurd sizes) and Unsupported,
 // naming layer and feature, for what no kernel of this build can do. This build:

@@ -1,6 +1,6 @@
 // Floor 4. A decoder that runs on the cache: weights from a GGUF file, forward pass over
 // a Step. Architectures are one small file each in cpp/src/model/architectures/ (this build:
-// gemma2, gemma3, gpt-oss, llama, olmo2, phi3, qwen2, qwen3).
+// gemma2, gemma3, gpt-oss, granitehybrid, lfm2, llama, mamba2, olmo2, phi3, qwen2, qwen3).
 #pragma once
 
 #include <cstddef>
@@ -16,6 +16,7 @@
 #include "pykv/gguf.h"
 #include "pykv/layer_table.h"
 #include "pykv/precision.h"
+#include "pykv/state_layout.h"
 
 namespace pykv {
 
@@ -26,6 +27,18 @@ struct ModelOptions {
   std::uint32_t context = 0;
   // Told the bytes of weights that are loaded and of all. What it throws ends the loading.
   std::function<void(std::uint64_t done, std::uint64_t all)> progress = {};
+};
+
+// Sizes of the recurrent layers of a model.
+struct RecurrentSizes {
+  std::vector<bool> layers;      // which of all; empty: none
+  std::uint32_t taps = 0;        // of the causal convolution
+  std::uint32_t channels = 0;    // that go through it
+  std::uint32_t heads = 0;       // of the scan; 0: there is none
+  std::uint32_t head_dim = 0;    // elements of a head
+  std::uint32_t groups = 0;      // of heads that share b and c
+  std::uint32_t state_size = 0;  // elements of b and c
+  std::uint32_t inner() const { return heads * head_dim; }
 };
 
 struct ModelConfig {
@@ -57,6 +70,12 @@ struct ModelConfig {
   RopeParams window_rope;           // of window layers
   float window_rope_magnitude = 1;
 
+  RecurrentSizes recurrent;
+  float residual_scale = 1;  // multiplies what a sublayer adds
+
+  bool is_recurrent(std::uint32_t layer) const {
+    return !recurrent.layers.empty() && recurrent.layers[layer];
+  }
   bool windowed(std::uint32_t layer) const { return window != 0 && window_layers[layer]; }
 };
 
@@ -64,7 +83,8 @@ struct ModelConfig {
 // architecture or feature, CorruptModel for values that do not fit together.
 ModelConfig read_model_config(const GgufFile& file, const ModelOptions& options = {});
 LayerTable layer_table(const ModelConfig& config);
-std::vector<RopeParams> ropes(const ModelConfig& config);  // by rope_id, for CacheConfig
+RecurrentTable recurrent_table(const ModelConfig& config);  // for CacheConfig; empty: no such layers
+std::vector<RopeParams> ropes(const ModelConfig& config);   // by rope_id, for CacheConfig
 
 class Model {
  public:

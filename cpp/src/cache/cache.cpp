@@ -18,7 +18,7 @@ double steady_seconds() {
 void check_ropes(const CacheConfig& config) {
   for (std::size_t i = 0; i < config.layers.size(); ++i) {
     const LayerSpec& layer = config.layers[i];
-    if (layer.rope_id >= config.ropes.size()) continue;
+    if (layer.rope_id >= config.ropes.size() || !stores_kv(layer)) continue;
     const RopeParams& rope = config.ropes[layer.rope_id];
     const std::string at = "[Cache] layer " + std::to_string(i) + ": ";
     validate(rope, layer.k_dim, at);
@@ -30,8 +30,20 @@ void check_ropes(const CacheConfig& config) {
   }
 }
 
+void check_recurrent(const CacheConfig& config) {
+  if (!config.recurrent.empty() && config.recurrent.size() != config.layers.size())
+    throw InvalidArgument("[Cache] recurrent has " + std::to_string(config.recurrent.size()) +
+                          " entries for " + std::to_string(config.layers.size()) +
+                          " layers; give one each, or none");
+  for (std::size_t i = 0; i < config.layers.size(); ++i)
+    if (!stores_kv(config.layers[i]) && (config.recurrent.empty() || config.recurrent[i] == RecurrentSpec{}))
+      throw InvalidArgument("[Cache] layer " + std::to_string(i) +
+                            ": kv_heads is 0 and it has no recurrent state; give it one of both");
+}
+
 CacheConfig checked(CacheConfig config) {
   validate(config.layers);
+  check_recurrent(config);
   check_ropes(config);
   validate(config.watermarks);
   if (config.cells < 1 || config.cells > kMaxPoolCells) {
@@ -62,8 +74,10 @@ std::uint64_t next_cache_id() {
 
 namespace {
 
-ResumePoints::Config points_of(const PoolSizes& sizes, std::deque<CellPool>& windows) {
+ResumePoints::Config points_of(const PoolSizes& sizes, std::deque<CellPool>& windows, StatePool& states) {
   ResumePoints::Config config;
+  config.state_bytes = sizes.states.slot_bytes();
+  config.release_state = [&states](StateSlot slot) { states.drop(slot); };
   config.budget = sizes.resume_budget;
   for (CellPool& pool : windows)
     config.pools.push_back({&pool.cells, pool.window, pool.layout.bytes_per_cell()});
@@ -85,8 +99,9 @@ Cache::Impl::Impl(CacheConfig given, PoolSizes sizes, Backend& machine)
       cache_id(next_cache_id()),
       base(machine, sizes.layouts[0], {}, sizes.blocks[0]),
       windows(window_pools(sizes, machine)),
+      states(machine, sizes.states, sizes.state_slots),
       tree(base.cells, policy, config.edge_hash),
-      points(tree, points_of(sizes, windows)) {
+      points(tree, points_of(sizes, windows, states)) {
   link->cache = this;
 }
 
@@ -172,6 +187,13 @@ CacheStats Cache::stats() const {
     s.bytes_reserved += s.pools.back().bytes_reserved;
     s.bytes_committed += s.pools.back().bytes_committed;
   }
+  s.states.slots = c.states.counts().slots;
+  s.states.slots_used = c.states.counts().used;
+  s.states.slots_resume = c.states.is_used() ? c.points.counts().points : 0;
+  s.states.bytes_per_slot = c.states.layout.slot_bytes();
+  s.states.bytes_committed = c.states.committed_bytes();
+  s.bytes_reserved += s.states.slots * s.states.bytes_per_slot;
+  s.bytes_committed += s.states.bytes_committed;
   const PoolStats& base = s.pools.front();
   s.cells_capacity = base.cells_capacity;
   s.cells_computing = base.cells_computing;

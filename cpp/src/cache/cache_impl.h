@@ -25,6 +25,7 @@
 #include "cache/cell_pool.h"
 #include "cache/pool_sizes.h"
 #include "cache/resume_points.h"
+#include "cache/state_pool.h"
 #include "core/birthplace.h"
 #include "pykv/cache.h"
 #include "pykv/cell_map.h"
@@ -59,6 +60,8 @@ struct SequenceState {
   std::optional<Before> in_step = std::nullopt;  // while it is part of the open step
   std::uint64_t last_plan = 0;                   // number of the last plan() that named it
   std::vector<WindowRuns> windows = {};          // of each window pool
+  StateRef state = {};                           // of recurrent layers, at end(); none: at position 0
+  StateRef next_state = {};                      // that the open step makes
   // Where resume points are to be made on the way, 0: nowhere. Where others left its prompt and no
   // point was; before the prompt's last token.
   Pos branch = 0, prompt_end = 0;
@@ -97,7 +100,8 @@ struct Plan::Data {
   std::vector<Item> items;
   Part base;
   std::vector<Part> windows;
-  std::vector<Token> tokens;  // one per row, 0 where no id was given
+  std::vector<Token> tokens;      // one per row, 0 where no id was given
+  std::vector<StateSlot> states;  // that the step will write, one per item
 };
 
 struct Cache::Impl {
@@ -160,6 +164,11 @@ struct Cache::Impl {
   };
   Place continuation(std::span<const Run> path, Pos limit, std::optional<ResumePoints::PointId> point) const;
   std::vector<WindowRuns> windows_at(const Place& place);
+  StateRef state_at(const Place& place);
+  // Whether some layers do not keep what they need of all tokens.
+  bool forgets() const { return !windows.empty() || states.is_used(); }
+  // Throws Unsupported if there are recurrent layers, whose state has all tokens in their order.
+  void refuse_recurrent(const Sequence& sequence, const char* method) const;
   // The same for the exact tokens of a sequence.
   Place continuation(const Sequence& sequence, Pos limit) const;
   // Makes places behind exact tokens resume points if the windows have the cells.
@@ -173,6 +182,11 @@ struct Cache::Impl {
   std::vector<WindowRuns> windows_shifted(const Sequence& sequence, Span moved, Pos delta, Pos rotation);
   // Throws Unsupported: an edit would lose what the windows no longer have.
   [[noreturn]] void refuse_edit(const Sequence& sequence, const char* method, Pos end) const;
+
+  // The state of what is left after remove().
+  StateRef state_without(const Sequence& sequence, Span gone, const RunList& rest);
+  StateRef state_with(const Sequence& target, const Sequence& source, Span wanted);
+  std::uint32_t drop_points_for_states(std::uint32_t wanted);  // until so many are free; how many became
 
   // Appends the item's cells to its sequence, all or nothing.
   void take(const Plan::Data& plan, const Plan::Data::Item& item);
@@ -232,6 +246,8 @@ struct Cache::Impl {
 
   CellPool base;                 // pool 0
   std::deque<CellPool> windows;  // pools 1, 2, …; they stay where they are
+  StatePool states;
+  std::uint32_t lacking_states = 0;  // slots that the last plan() did not find
   LruPolicy policy;
   PrefixTree tree;
   ResumePoints points;
@@ -272,6 +288,9 @@ struct Step::Impl {
   Part base;
   std::vector<Part> windows;
   std::vector<bool> written;  // per layer
+  // Of recurrent layers: which parts are done, where each request's state comes from and goes to.
+  std::vector<bool> conv_done, scan_done;
+  std::vector<StateStretch> stretches;
   enum class State : std::uint8_t { open, finished, rolled_back } state = State::open;
 
   // The cache, locked by the caller; throws if it is gone or the step is over.
@@ -281,7 +300,11 @@ struct Step::Impl {
   const LayerSpec& check_stored(std::uint32_t layer, const Cache::Impl& cache, const char* method) const;
   Part& part(std::size_t pool) { return pool == 0 ? base : windows[pool - 1]; }
   const AttentionBatch& batch(std::size_t pool);
-  void close(State how);  // with the lock held
+  // The layer, which must have such a part.
+  const RecurrentSpec& check_recurrent(std::uint32_t layer, const Cache::Impl& cache,
+                                       const char* method) const;
+  void check_states_done(const Cache::Impl& cache) const;  // throws InvalidArgument
+  void close(State how);                                   // with the lock held
 };
 
 // `span`, or the bounds of the sequence; throws InvalidArgument unless it lies within [0, bounds.end].

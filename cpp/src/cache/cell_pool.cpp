@@ -22,12 +22,14 @@ CellPool::CellPool(Backend& machine, BlockLayout places, Window its_window, std:
       window(its_window),
       cells(blocks),
       committed_(blocks),
-      id(machine.create_pool(layout, blocks)) {
+      id(layout.block_bytes() == 0 ? PoolId{} : machine.create_pool(layout, blocks)) {
   if constexpr (PYKV_POISON)
     cells.on_freed([this](BlockIndex block, std::uint64_t freed) { poison(block, freed); });
 }
 
-CellPool::~CellPool() { backend.destroy_pool(id); }
+CellPool::~CellPool() {
+  if (has_memory()) backend.destroy_pool(id);
+}
 
 void CellPool::add_uncommitted(std::span<const CellSpan> spans, std::vector<BlockIndex>& blocks) const {
   for (const CellSpan span : spans) {
@@ -41,7 +43,7 @@ void CellPool::add_uncommitted(std::span<const CellSpan> spans, std::vector<Bloc
 
 void CellPool::commit_blocks(std::span<const BlockIndex> blocks) {
   if (blocks.empty()) return;
-  backend.commit_blocks(id, blocks);
+  if (has_memory()) backend.commit_blocks(id, blocks);
   for (const BlockIndex block : blocks) committed_[block] = 1;
   committed_blocks_ += blocks.size();
   if constexpr (PYKV_POISON)
@@ -50,14 +52,14 @@ void CellPool::commit_blocks(std::span<const BlockIndex> blocks) {
 
 void CellPool::release_blocks(std::span<const BlockIndex> blocks) {
   if (blocks.empty()) return;
-  backend.release_blocks(id, blocks);
+  if (has_memory()) backend.release_blocks(id, blocks);
   for (const BlockIndex block : blocks) committed_[block] = 0;
   committed_blocks_ -= blocks.size();
 }
 
 // A step that fails gives cells back whose blocks it has not touched yet.
 void CellPool::poison(BlockIndex block, std::uint64_t freed) {
-  if (is_committed(block)) backend.poison(id, block, freed);
+  if (has_memory() && is_committed(block)) backend.poison(id, block, freed);
 }
 
 bool CellPool::release_excess() {

@@ -23,6 +23,8 @@ class CellPool {
   CellPool(const CellPool&) = delete;
   CellPool& operator=(const CellPool&) = delete;
 
+  // Whether layers store anything in it; else its cells only count tokens.
+  bool has_memory() const { return layout.block_bytes() != 0; }
   bool is_committed(BlockIndex block) const { return committed_[block] != 0; }
   // Adds the blocks of `spans` that have no memory; the list ascends then.
   void add_uncommitted(std::span<const CellSpan> spans, std::vector<BlockIndex>& blocks) const;

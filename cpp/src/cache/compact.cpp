@@ -93,7 +93,7 @@ std::uint32_t Cache::Impl::move_cells(std::size_t index, const CellMoves& moves,
   else
     places.emplace(points, index - 1, moves);
   FreshBlocks fresh(pool, to_commit);
-  backend.copy_cells(pool.id, from, to);
+  if (pool.has_memory()) backend.copy_cells(pool.id, from, to);
   pool.cells.relocate(moves);  // the last step that can fail
   lists.apply(moves);
   if (nodes) nodes->apply();
@@ -119,7 +119,7 @@ std::uint32_t Cache::Impl::compact(std::size_t pool, std::uint32_t budget) {
 std::uint32_t Cache::Impl::compact(std::uint64_t budget_bytes) {
   std::uint32_t moved = 0;
   for (std::size_t i = 0; i < pools(); ++i) {
-    const std::uint64_t each = pool(i).layout.bytes_per_cell();
+    const std::uint64_t each = std::max<std::uint64_t>(pool(i).layout.bytes_per_cell(), 1);
     const auto budget = static_cast<std::uint32_t>(
         std::min<std::uint64_t>(budget_bytes / each, std::numeric_limits<std::int32_t>::max()));
     if (budget == 0) continue;

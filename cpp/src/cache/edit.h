@@ -34,12 +34,13 @@ class Edit {
   Edit(const Edit&) = delete;
   Edit& operator=(const Edit&) = delete;
 
-  void apply(RunList runs, std::vector<WindowRuns> windows) noexcept {
+  void apply(RunList runs, std::vector<WindowRuns> windows, StateRef state = {}) noexcept {
     sequence_.announced.reset();
     std::swap(sequence_.holder, holder_);
     sequence_.exact_upto = exact_;
     sequence_.runs = std::move(runs);
     sequence_.windows = std::move(windows);
+    sequence_.state = std::move(state);
     cache_.touch();
   }
 

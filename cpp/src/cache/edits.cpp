@@ -34,7 +34,9 @@ void Cache::remove(SeqId seq, std::optional<Span> span) {
   if (!first_in(sequence.runs, gone)) return;
   RunList rest = sequence.runs;
   rest.remove(gone);
-  Edit(c, sequence, gone.begin).apply(std::move(rest), c.windows_without(sequence, gone, rest));
+  StateRef state = c.state_without(sequence, gone, rest);
+  std::vector<WindowRuns> windows = c.windows_without(sequence, gone, rest);
+  Edit(c, sequence, gone.begin).apply(std::move(rest), std::move(windows), std::move(state));
 }
 
 void Cache::clear(SeqId seq) {
@@ -60,12 +62,13 @@ void Cache::copy(SeqId from, std::optional<Span> span, SeqId to) {
     throw InvalidArgument(where("copy") + "sequence " + std::to_string(to.value) + " has tokens in the " +
                           text(wanted) + "; remove() them first");
   }
+  StateRef state = c.state_with(target, source, wanted);
   std::vector<WindowRuns> windows = c.windows_with(target, source, wanted, runs);
   if (target.runs.tokens() == 0 && *first == 0 && source.name_space == target.name_space)
     Edit(c, target, source, std::min(source.exact_upto, wanted.end))
-        .apply(std::move(runs), std::move(windows));
+        .apply(std::move(runs), std::move(windows), std::move(state));
   else
-    Edit(c, target, *first).apply(std::move(runs), std::move(windows));
+    Edit(c, target, *first).apply(std::move(runs), std::move(windows), std::move(state));
 }
 
 void Cache::shift(SeqId seq, std::optional<Span> span, Pos delta) {
@@ -75,6 +78,7 @@ void Cache::shift(SeqId seq, std::optional<Span> span, Pos delta) {
   const Span moved = checked_span(span, sequence.bounds(), "shift");
   const std::optional<Pos> first = first_in(sequence.runs, moved);
   if (!first || delta == 0) return;
+  c.refuse_recurrent(sequence, "shift");
   const bool rotates = c.rotates("shift");
   const RunList::ShiftRoom room = sequence.runs.shift_room(moved);
   if (!room.has(delta)) {
@@ -141,6 +145,24 @@ std::vector<WindowRuns> Cache::Impl::windows_shifted(const Sequence& sequence, S
       kept.kept_from = 0;
   }
   return made;
+}
+
+// All tokens go, or those at the end and somebody has the state of what is left.
+StateRef Cache::Impl::state_without(const Sequence& sequence, Span gone, const RunList& rest) {
+  if (!states.is_used() || rest.tokens() == 0) return {};
+  const Place place = continuation(sequence, gone.begin);
+  if (rest.end() != gone.begin || place.depth != gone.begin) refuse_edit(sequence, "remove", gone.begin);
+  return state_at(place);
+}
+
+// A copy of a beginning, for an empty sequence.
+StateRef Cache::Impl::state_with(const Sequence& target, const Sequence& source, Span wanted) {
+  if (!states.is_used()) return {};
+  if (target.runs.tokens() != 0 || wanted.begin != 0) refuse_recurrent(source, "copy");
+  if (wanted.end == source.end()) return source.state;
+  const Place place = continuation(source, wanted.end);
+  if (place.depth != wanted.end) refuse_edit(source, "copy", wanted.end);
+  return state_at(place);
 }
 
 bool Cache::Impl::rotates(const char* method) const {

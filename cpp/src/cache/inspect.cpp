@@ -118,6 +118,22 @@ void check_sequence(const Cache::Impl& cache, SeqId id, const Cache::Impl::Seque
   for (std::size_t i = 0; i < sequence.windows.size(); ++i) check_window(cache, sequence, i, name);
 }
 
+// Every sequence with tokens has a state, which it, forks, an open step and points share.
+void check_states(const Cache::Impl& cache) {
+  cache.states.check_integrity();
+  if (!cache.states.is_used()) return;
+  std::uint64_t held = cache.points.counts().points, noted = 0;
+  for (const auto& [id, sequence] : cache.sequences) {
+    require(static_cast<bool>(sequence.state) == (sequence.end() > 0),
+            "sequence " + std::to_string(id.value) + " has tokens and no state, or a state and no tokens");
+    held += (sequence.state ? 1U : 0U) + (sequence.next_state ? 1U : 0U);
+  }
+  for (std::uint32_t slot = 0; slot < cache.states.counts().slots; ++slot)
+    noted += cache.states.references(StateSlot{slot});
+  require(held == noted,
+          "states are held " + std::to_string(held) + " times, noted are " + std::to_string(noted));
+}
+
 }  // namespace
 
 void Cache::check_integrity() const {
@@ -125,11 +141,13 @@ void Cache::check_integrity() const {
   const auto lock = c.link->lock();
   c.tree.check_integrity();
   c.points.check_integrity();
+  check_states(c);
   std::uint64_t committed = 0;
   for (std::size_t pool = 0; pool < c.pools(); ++pool) {
     check_pool(c, pool);
     committed += c.pool(pool).committed_blocks() * c.pool(pool).layout.block_bytes();
   }
+  committed += c.states.committed_bytes();
   require(c.config.pool_bytes == 0 || committed <= c.config.pool_bytes, "committed bytes exceed the budget");
   for (const auto& [id, sequence] : c.sequences) check_sequence(c, id, sequence);
   require(c.tree.counts().holders == c.sequences.size(), "holders of the tree do not match the sequences");

@@ -118,6 +118,11 @@ std::optional<Plan> Cache::plan(std::span<const StepRequest> requests) const {
     ++c.alloc_failures;
     return std::nullopt;
   }
+  if (c.states.is_used() && !c.states.find(static_cast<std::uint32_t>(data->items.size()), data->states)) {
+    c.lacking_states = static_cast<std::uint32_t>(data->items.size());
+    ++c.alloc_failures;
+    return std::nullopt;
+  }
   data->rows = static_cast<std::uint32_t>(rows);
   data->tokens.reserve(rows);
   for (const StepRequest& request : requests) {
@@ -173,6 +178,7 @@ void Cache::Impl::take_back(std::span<const Item> items) noexcept {
       pool(i).cells.restore_lease(item.seq,
                                   i == 0 ? sequence.in_step->lease : sequence.windows[i - 1].lease_before);
     }
+    sequence.next_state = {};
     sequence.in_step.reset();
   }
 }
@@ -191,6 +197,19 @@ void add_rows(Step::Impl& step, const Plan::Data& plan) {
     for (const CellSpan span : plan.part(pool).cells) {
       for (std::uint32_t i = 0; i < span.length; ++i) cells.push_back(span.begin + i);
     }
+  }
+}
+
+// Each request reads its sequence's state and writes the slot found for it.
+void add_states(Step::Impl& step, const Plan::Data& plan) {
+  if (plan.states.empty()) return;
+  const std::size_t layers = step.written.size();
+  step.conv_done.resize(layers);
+  step.scan_done.resize(layers);
+  step.stretches.reserve(plan.items.size());
+  for (std::size_t i = 0; i < plan.items.size(); ++i) {
+    const Item& item = plan.items[i];
+    step.stretches.push_back({item.first_row, item.count, item.sequence->state.slot(), plan.states[i]});
   }
 }
 
@@ -224,13 +243,17 @@ Step Cache::commit(Plan plan) {
   step->written.resize(c.config.layers.size());
   add_rows(*step, data);
 
+  std::vector<StateRef> states;
   try {
     for (const Item& item : data.items) c.take(data, item);
     c.commit_blocks(data);
+    states = c.states.take(data.states);
+    add_states(*step, data);
   } catch (...) {
     c.take_back(data.items);
     throw;
   }
+  for (std::size_t i = 0; i < states.size(); ++i) data.items[i].sequence->next_state = std::move(states[i]);
   c.open_step = step.get();
   c.touch();
   return Step(std::move(step));

@@ -33,7 +33,8 @@ class Sizing {
       sizes_.blocks.push_back(blocks_of(window_cells(pool, cells)));
       bytes += std::uint64_t{sizes_.blocks.back()} * sizes_.layouts[pool].block_bytes();
     }
-    return bytes;
+    sizes_.state_slots = state_slots(cells);
+    return bytes + sizes_.state_slots * sizes_.states.slot_bytes();
   }
 
  private:
@@ -41,14 +42,15 @@ class Sizing {
     std::uint64_t bytes = 0;
     for (std::size_t pool = 1; pool < sizes_.layouts.size(); ++pool)
       bytes += std::min(behind(sizes_.windows[pool]), cells) * sizes_.layouts[pool].bytes_per_cell();
-    return bytes;
+    return bytes + sizes_.states.slot_bytes();
   }
 
   std::uint64_t resume_budget(std::uint64_t cells) const {
     if (config_.resume_bytes) return *config_.resume_bytes;
-    if (sizes_.layouts.size() == 1) return 0;
-    return std::max(cells * sizes_.layouts[0].bytes_per_cell() / kResumeShare,
-                    kLeastPoints * point_bytes(cells));
+    const bool is_recurrent = sizes_.states.slot_bytes() != 0;
+    if (sizes_.layouts.size() == 1 && !is_recurrent) return 0;
+    const std::uint64_t least = kLeastPoints + (is_recurrent ? config_.max_sequences : 0);
+    return std::max(cells * sizes_.layouts[0].bytes_per_cell() / kResumeShare, least * point_bytes(cells));
   }
 
   std::uint64_t window_cells(std::size_t pool, std::uint64_t cells) const {
@@ -58,6 +60,14 @@ class Sizing {
     const std::uint64_t points = (sizes_.resume_budget + each - 1) / each;
     const std::uint64_t resume = points * std::min(behind(sizes_.windows[pool]), cells);
     return std::min(std::min(live, cells) + resume, kMaxPoolCells);
+  }
+
+  // Each sequence has a state and makes another in a step; each point has one.
+  std::uint32_t state_slots(std::uint64_t cells) const {
+    if (sizes_.states.slot_bytes() == 0) return 0;
+    const std::uint64_t points = sizes_.resume_budget / point_bytes(cells);
+    return static_cast<std::uint32_t>(
+        std::min<std::uint64_t>(2ULL * config_.max_sequences + points, 1U << 20U));
   }
 
   const CacheConfig& config_;
@@ -78,6 +88,7 @@ PoolSizes pool_sizes(const CacheConfig& config) {
     sizes.layouts.emplace_back(config.layers, pool, config.type_k, config.type_v, config.hadamard);
     sizes.windows.push_back(window_of_pool(config.layers, pool));
   }
+  sizes.states = StateLayout(config.recurrent);
   Sizing sizing(config, sizes);
   std::uint32_t blocks = blocks_of(config.cells);
   if (config.pool_bytes != 0 && sizing.size(blocks) > config.pool_bytes) {

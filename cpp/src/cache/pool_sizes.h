@@ -16,6 +16,8 @@ struct PoolSizes {
   std::vector<Window> windows;
   std::vector<std::uint32_t> blocks;
   std::uint64_t resume_budget = 0;  // bytes
+  StateLayout states;
+  std::uint32_t state_slots = 0;
 };
 
 // Of a checked configuration. Throws InvalidArgument if the budget affords no block.

@@ -8,8 +8,7 @@
 namespace pykv {
 
 bool Cache::Impl::add_point(Sequence& sequence, Pos depth) {
-  if (windows.empty() || depth < 1 || depth > sequence.exact_upto || points.counts().budget == 0)
-    return false;
+  if (!forgets() || depth < 1 || depth > sequence.exact_upto || points.counts().budget == 0) return false;
   ResumePoints::Memory memory;
   for (std::size_t i = 0; i < windows.size(); ++i) {
     const Pos first = first_visible(depth, windows[i].window);
@@ -17,7 +16,13 @@ bool Cache::Impl::add_point(Sequence& sequence, Pos depth) {
     std::vector<Run>& runs = memory.windows.emplace_back();
     sequence.windows[i].runs.for_each({first, depth}, [&](const Run& run) { runs.push_back(run); });
   }
+  StateRef state = sequence.state;
+  if (states.is_used()) {
+    if (depth != sequence.runs.end() || !state) return false;
+    memory.state = state.slot();
+  }
   const bool made = points.add(sequence.holder, static_cast<std::uint32_t>(depth), std::move(memory));
+  if (made && state) state.release();  // the point has the reference now
   points_made += made ? 1 : 0;
   return made;
 }
@@ -48,6 +53,20 @@ void Cache::Impl::add_last_point(Sequence& sequence) noexcept {
   }  // check_integrity() reports it
 }
 
+Pos Cache::next_point(SeqId seq) const {
+  const Impl& c = *impl_;
+  const auto lock = c.link->lock();
+  const Impl::Sequence& sequence = c.find(seq, "next_point");
+  if (!c.states.is_used() || c.points.counts().budget == 0) return kMaxPos;
+  const Pos end = sequence.end();
+  Pos next = kMaxPos;
+  for (const Pos due : {sequence.branch, sequence.prompt_end})
+    if (due > end) next = std::min(next, due);
+  const auto spacing = static_cast<Pos>(c.config.resume_spacing);
+  if (spacing > 0 && end / spacing < kMaxPos / spacing) next = std::min(next, (end / spacing + 1) * spacing);
+  return next;
+}
+
 bool Cache::mark_resume(SeqId seq) {
   Impl& c = *impl_;
   const auto lock = c.link->lock();
@@ -72,7 +91,7 @@ Pos Cache::rewind(SeqId seq, Pos position) {
   if (position == sequence.end()) return position;
   RunList rest = sequence.runs;
   rest.truncate(position);
-  if (c.continues(rest, sequence.windows)) {
+  if (!c.states.is_used() && c.continues(rest, sequence.windows)) {
     std::vector<WindowRuns> windows = sequence.windows;
     const Pos end = rest.end();
     for (WindowRuns& kept : windows) {
@@ -84,13 +103,14 @@ Pos Cache::rewind(SeqId seq, Pos position) {
   }
   const Impl::Place place = c.continuation(sequence, position);
   std::vector<WindowRuns> windows = c.windows_at(place);
+  StateRef state = c.state_at(place);
   rest.truncate(place.depth);
   Edit edit(c, sequence, place.depth);
   if (place.point) {
     c.points.use(*place.point);
     ++c.points_used;
   }
-  edit.apply(std::move(rest), std::move(windows));
+  edit.apply(std::move(rest), std::move(windows), std::move(state));
   return place.depth;
 }
 

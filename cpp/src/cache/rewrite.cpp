@@ -186,6 +186,7 @@ void Cache::divide(SeqId seq, std::optional<Span> span, Pos divisor) {
                           ", before one outside the span at " + std::to_string(*before) +
                           "; shift() the span to the right first, or remove() that one");
   }
+  c.refuse_recurrent(sequence, "divide");
   if (!c.windows.empty()) {
     throw Unsupported(where("divide") +
                       "a cache with window pools cannot divide positions; keep all cells (layers in pool 0)");

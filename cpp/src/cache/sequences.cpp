@@ -72,7 +72,7 @@ SeqId Cache::Impl::insert(Sequence sequence) {
 
 void Cache::Impl::drop(std::unordered_map<SeqId, Sequence>::iterator at) {
   // Who leaves in the middle of its prompt (to follow somebody, say) is no end of a turn.
-  if (!windows.empty() && !at->second.announced) add_last_point(at->second);
+  if (forgets() && !at->second.announced) add_last_point(at->second);
   withdraw_announcement(at->second);
   tree.detach(at->second.holder, now());
   for (std::size_t i = 0; i < pools(); ++i) pool(i).cells.drop_lease(at->first);
@@ -131,7 +131,7 @@ Cache::Opened Cache::open(NamespaceId ns, std::span<const Token> tokens,
   const PrefixMatch match = c.tree.match(ns, tokens);
   const std::uint32_t there = reusable(match, tokens.size(), max_reuse);
   Impl::Place place{.depth = static_cast<Pos>(there)};
-  if (!c.windows.empty()) place = c.continuation(match.runs, place.depth, c.points.find(ns, tokens, there));
+  if (c.forgets()) place = c.continuation(match.runs, place.depth, c.points.find(ns, tokens, there));
   const auto reuse = static_cast<std::uint32_t>(place.depth);
 
   RunList runs(c.base.cells);
@@ -149,6 +149,7 @@ Cache::Opened Cache::open(NamespaceId ns, std::span<const Token> tokens,
                               .holder = c.tree.attach(ns, tokens, reuse, c.now()),
                               .exact_upto = place.depth,
                               .windows = std::move(windows),
+                              .state = c.state_at(place),
                               .branch = reuse < there ? static_cast<Pos>(there) : 0,
                               .prompt_end = static_cast<Pos>(std::max<std::size_t>(tokens.size(), 1) - 1)});
   if (announce) c.announce(c.sequences.at(seq), tokens);
@@ -166,7 +167,7 @@ std::uint32_t Cache::match(NamespaceId ns, std::span<const Token> tokens) const 
   check_tokens(tokens, "match");
   const Impl& c = *impl_;
   const auto lock = c.link->lock();
-  if (c.windows.empty()) return c.tree.match_length(ns, tokens);
+  if (!c.forgets()) return c.tree.match_length(ns, tokens);
   const PrefixMatch match = c.tree.match(ns, tokens);
   const auto point = c.points.find(ns, tokens, match.tokens);
   return static_cast<std::uint32_t>(c.continuation(match.runs, static_cast<Pos>(match.tokens), point).depth);
@@ -189,6 +190,7 @@ SeqId Cache::fork(SeqId seq) {
                    .exact_upto = from.exact_upto,
                    .announced = from.announced,
                    .windows = std::move(windows),
+                   .state = from.state,
                    .branch = from.branch,
                    .prompt_end = from.prompt_end});
 }

@@ -47,6 +47,12 @@ std::uint32_t Cache::Impl::free_window_cells(std::uint32_t wanted) {
   return freed;
 }
 
+std::uint32_t Cache::Impl::drop_points_for_states(std::uint32_t wanted) {
+  const std::uint32_t before = states.counts().free();
+  while (states.counts().free() < wanted && points.drop_oldest()) touch();
+  return states.counts().free() - before;
+}
+
 bool Cache::Impl::is_fragmented(const CellPool& pool) const {
   constexpr std::uint64_t kFragmentedShare = 4;
   const std::uint64_t in_use = (pool.committed_blocks() - pool.free_committed_blocks()) * kBlockCells;
@@ -82,6 +88,8 @@ std::uint32_t Cache::evict(std::uint32_t cells, EvictReason reason) {
 std::uint32_t Cache::make_room(std::uint32_t tokens) {
   Impl& c = *impl_;
   const auto lock = c.link->lock();
+  if (const std::uint32_t lacking = std::exchange(c.lacking_states, 0); lacking > 0)
+    return c.drop_points_for_states(lacking);
   std::uint32_t freed = c.free_window_cells(tokens);
   const std::uint32_t free = c.base.cells.counts().free;
   // Enough free cells, but in blocks that cannot be committed: free some in others.
@@ -104,6 +112,7 @@ std::uint32_t Cache::reclaim(std::uint32_t wanted) {
   c.compact_if_fragmented();
   for (std::size_t pool = 0; pool < c.pools(); ++pool)
     if (c.pool(pool).release_excess()) c.touch();
+  if (c.states.release_excess()) c.touch();
   return freed;
 }
 

@@ -43,6 +43,8 @@ const LayerSpec& Step::Impl::check_stored(std::uint32_t layer, const Cache::Impl
                                           const char* method) const {
   check_layer(layer, owner, method);
   const LayerSpec& spec = owner.config.layers[layer];
+  if (!stores_kv(spec))
+    throw InvalidArgument(at(method) + "layer " + std::to_string(layer) + " has no K and V");
   if (!spec.kv_from_layer) return spec;
   throw InvalidArgument(at(method) + "layer " + std::to_string(layer) + " takes its K and V from layer " +
                         std::to_string(*spec.kv_from_layer) + "; write that one");
@@ -153,6 +155,8 @@ void Step::attend(std::uint32_t layer, Rows q, Rows out, const AttentionParams& 
   Cache::Impl& cache = impl_->cache("attend");
   impl_->check_layer(layer, cache, "attend");
   const LayerSpec& spec = cache.config.layers[layer];
+  if (!stores_kv(spec))
+    throw InvalidArgument(at("attend") + "layer " + std::to_string(layer) + " has no K and V");
   const std::uint32_t source = spec.kv_from_layer.value_or(layer);
   if (!impl_->written[source]) {
     throw InvalidArgument(at("attend") + "layer " + std::to_string(source) +
@@ -181,14 +185,17 @@ void Step::finish() {
   const auto lock = impl_->link->lock();
   Cache::Impl& cache = impl_->cache("finish");
   for (std::uint32_t layer = 0; layer < impl_->written.size(); ++layer) {
-    if (impl_->written[layer] || cache.config.layers[layer].kv_from_layer) continue;
+    const LayerSpec& spec = cache.config.layers[layer];
+    if (impl_->written[layer] || spec.kv_from_layer || !stores_kv(spec)) continue;
     throw InvalidArgument(at("finish") + "layer " + std::to_string(layer) +
                           " was not written; write every layer or roll back");
   }
+  impl_->check_states_done(cache);
   for (const Plan::Data::Item& item : impl_->plan->items) {
     item.sequence->in_step.reset();
+    if (cache.states.is_used()) item.sequence->state = std::move(item.sequence->next_state);
     cache.publish(*impl_->plan, item);
-    if (!cache.windows.empty()) cache.add_points(*item.sequence, item.first);
+    if (cache.forgets()) cache.add_points(*item.sequence, item.first);
   }
   impl_->close(Impl::State::finished);
 }

@@ -59,10 +59,16 @@ Cache::Impl::Place Cache::Impl::continuation(std::span<const Run> path, Pos limi
       if (sequence.windows[i].kept_from > first_visible(depth, windows[i].window)) return false;
     return true;
   };
+  // A state is that of all tokens of its sequence, no more and no less.
+  const auto has_state = [&](const Sequence& sequence, Pos depth) {
+    return !states.is_used() || (depth == sequence.end() && depth == sequence.exact_upto);
+  };
   for (const auto& [id, sequence] : sequences) {
     Pos depth = std::min(limit, sequence.exact_upto);
-    if (depth <= best.depth || !is_on_path(sequence.runs, path, best.depth)) continue;
+    if (depth <= best.depth || !has_state(sequence, depth)) continue;
+    if (!is_on_path(sequence.runs, path, best.depth)) continue;
     if (!is_on_path(sequence.runs, path, depth - 1)) {
+      if (states.is_used()) continue;
       Pos same = best.depth, other = depth - 1;  // positions on the path and off it
       while (other - same > 1) {
         const Pos middle = same + (other - same) / 2;
@@ -97,13 +103,32 @@ std::vector<WindowRuns> Cache::Impl::windows_at(const Place& place) {
   return made;
 }
 
+StateRef Cache::Impl::state_at(const Place& place) {
+  if (!states.is_used() || place.depth == 0) return {};
+  if (place.live != nullptr) return place.live->state;
+  return StateRef::share(states, *points.memory(*place.point).state);
+}
+
 void Cache::Impl::refuse_edit(const Sequence& sequence, const char* method, Pos end) const {
   const Pos possible = continuation(sequence, std::min(end, sequence.runs.end())).depth;
-  throw Unsupported(
-      where(method) + "the next token of the sequence, at position " + std::to_string(end) +
-      ", would see cells that its window pools no longer have; rewind() goes back to position " +
-      std::to_string(possible) +
-      ", from where it is to be computed again, or keep all cells (layers in pool 0)");
+  const std::string problem =
+      states.is_used()
+          ? "a recurrent state is that of all tokens in their order, and nobody has kept one that "
+            "ends at position " +
+                std::to_string(end)
+          : "the next token of the sequence, at position " + std::to_string(end) +
+                ", would see cells that its window pools no longer have";
+  throw Unsupported(where(method) + problem + "; rewind() goes back to position " + std::to_string(possible) +
+                    ", from where it is to be computed again, or " +
+                    (states.is_used() ? "clear() the sequence" : "keep all cells (layers in pool 0)"));
+}
+
+void Cache::Impl::refuse_recurrent(const Sequence& sequence, const char* method) const {
+  if (!states.is_used()) return;
+  throw Unsupported(where(method) +
+                    "recurrent layers have added up the tokens of the sequence in their order, so its " +
+                    std::to_string(sequence.runs.tokens()) +
+                    " tokens cannot move; rewind() to a resume point or clear() it, and compute again");
 }
 
 }  // namespace pykv

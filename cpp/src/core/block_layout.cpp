@@ -80,7 +80,7 @@ BlockLayout::BlockLayout(const LayerTable& layers, std::uint32_t pool, DType typ
     : type_k_(type_k), type_v_(type_v), places_(layers.size()) {
   std::size_t offset = 0;
   for (std::size_t i = 0; i < layers.size(); ++i) {
-    if (layers[i].pool != pool) continue;
+    if (layers[i].pool != pool || !stores_kv(layers[i])) continue;
     LayerPlace& place = places_[i];
     if (layers[i].kv_from_layer) {
       place = places_[*layers[i].kv_from_layer];

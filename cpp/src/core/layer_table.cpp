@@ -54,6 +54,13 @@ void check_borrowed(std::size_t i, const LayerTable& layers) {
 }
 
 void check_sane(std::size_t i, const LayerSpec& layer) {
+  if (!stores_kv(layer)) {
+    if (layer != LayerSpec{})
+      throw InvalidArgument(where(i) +
+                            "kv_heads is 0; the other fields of a layer without K and V stay at "
+                            "their defaults");
+    return;
+  }
   check_range(i, "kv_heads", layer.kv_heads, kMaxKvHeads);
   if (layer.v_view_of_k && layer.v_dim > layer.k_dim) {
     throw InvalidArgument(where(i) + "v_dim " + std::to_string(layer.v_dim) + " of a view exceeds k_dim " +
@@ -107,7 +114,7 @@ Window window_of_pool(const LayerTable& layers, std::uint32_t pool) {
 LayerTable with_window_pools(LayerTable layers) {
   std::vector<Window> windows(1);  // of each pool
   const bool has_full = std::any_of(layers.begin(), layers.end(), [](const LayerSpec& layer) {
-    return layer.window_kind == WindowKind::none;
+    return stores_kv(layer) && layer.window_kind == WindowKind::none;
   });
   std::vector<bool> keeps_all(layers.size(), !has_full);
   for (std::size_t i = 0; i < layers.size(); ++i) {
@@ -135,6 +142,7 @@ void validate(const LayerTable& layers) {
   }
   for (std::size_t i = 0; i < layers.size(); ++i) {
     check_sane(i, layers[i]);
+    if (!stores_kv(layers[i])) continue;
     check_supported(i, layers[i]);
     check_dim(i, "k_dim", layers[i].k_dim, kMaxKDim);
     check_dim(i, "v_dim", layers[i].v_dim, kMaxVDim);

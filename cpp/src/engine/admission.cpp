@@ -153,6 +153,8 @@ bool StepLoop::has_room(const Session& session) const {
   std::uint64_t needed = session.pending() + std::min(each, session.remaining());
   for (const SessionPtr& other : running_) needed += other->pending() + std::min(each, other->remaining());
   const CacheStats stats = cache_.stats();
+  // In a step each session has a recurrent state and makes the next one.
+  if (stats.states.slots != 0 && 2 * (running_.size() + 1) > stats.states.slots) return false;
   return stats.cells_free + stats.cells_idle >= needed;
 }
 

@@ -61,7 +61,9 @@ StepLoop::Batch StepLoop::build() {
   for (const Share& share : schedule(works, limits)) {
     Session& session = *running_[share.index];
     if (session.draft.empty()) {
-      add(batch, session, works[share.index].tokens.subspan(session.stored, share.tokens));
+      const Pos point = cache_.next_point(*session.seq);
+      const auto most = static_cast<std::uint32_t>(point) - session.stored;
+      add(batch, session, works[share.index].tokens.subspan(session.stored, std::min(share.tokens, most)));
       continue;
     }
     session.step_rows.assign(1, session.tokens.back());

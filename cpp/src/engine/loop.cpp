@@ -18,8 +18,9 @@ constexpr double kIdleSeconds = 1.0;
 std::uint32_t longest(const Engine::Config& config, const Cache& cache) {
   const CacheStats stats = cache.stats();
   std::uint64_t cells = stats.cells_capacity;
-  if (stats.bytes_budget > 0)
-    cells = std::min<std::uint64_t>(cells, stats.bytes_budget / cache.layout().block_bytes() * kBlockCells);
+  const std::uint64_t block_bytes = cache.layout().block_bytes();  // 0: only recurrent layers
+  if (stats.bytes_budget > 0 && block_bytes > 0)
+    cells = std::min<std::uint64_t>(cells, stats.bytes_budget / block_bytes * kBlockCells);
   return static_cast<std::uint32_t>(std::min<std::uint64_t>(cells, config.context));
 }
 

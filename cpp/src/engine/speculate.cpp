@@ -9,6 +9,8 @@
 namespace pykv::engine {
 
 void StepLoop::draft() {
+  // A recurrent state cannot take back a wrong guess.
+  if (!cache_.config().recurrent.empty()) return;
   const auto decoded = std::min<std::size_t>(running_.size(), limits_.parallel);
   std::uint32_t room = limits_.batch_size - static_cast<std::uint32_t>(decoded);
   for (std::size_t i = 0; i < decoded; ++i) {

@@ -9,7 +9,8 @@
 namespace pykv {
 namespace {
 
-const std::array kArchitectures{&kGemma2, &kGemma3, &kGptOss, &kLlama, &kOlmo2, &kPhi3, &kQwen2, &kQwen3};
+const std::array kArchitectures{&kGemma2, &kGemma3, &kGptOss, &kGraniteHybrid, &kLfm2, &kLlama,
+                                &kMamba2, &kOlmo2,  &kPhi3,   &kQwen2,         &kQwen3};
 
 }  // namespace
 

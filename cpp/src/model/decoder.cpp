@@ -11,6 +11,7 @@ Decoder::Decoder(const GgufFile& file, const DecoderSpec& spec, const ModelConfi
     : config_(config),
       activation_(spec.activation),
       experts_(config.experts_used, config.feed_forward, spec.activation),
+      recurrent_(spec.recurrent),
       backend_(backend),
       weights_(load_decoder_weights(file, spec, config, backend, options)) {}
 
@@ -25,8 +26,8 @@ Rows Decoder::run_layers(Step& step, std::span<const Token> tokens) {
   backend_.embed(weights_.embedding, tokens, x_.rows(count));
   if (config_.embedding_scale != 1.0F) backend_.scale(x_.rows(count), config_.embedding_scale);
   for (std::uint32_t i = 0; i < config_.layers; ++i) {
-    attention(step, i, count);
-    feed_forward(weights_.layers[i], count);
+    mix(step, i, count);
+    if (config_.feed_forward != 0) feed_forward(weights_.layers[i], count);
   }
   return x_.rows(count);
 }
@@ -48,20 +49,42 @@ void Decoder::reserve(std::uint32_t count) {
   capacity_ = 0;  // until all of them exist
   x_ = RowBuffer(backend_, rows, config_.width);
   h_ = RowBuffer(backend_, rows, config_.width);
-  q_ = RowBuffer(backend_, rows, q_width);
-  mixed_ = RowBuffer(backend_, rows, q_width);
-  k_ = RowBuffer(backend_, rows, kv_width);
-  v_ = RowBuffer(backend_, rows, kv_width);
-  gate_ = RowBuffer(backend_, rows, config_.feed_forward);
-  up_ = RowBuffer(backend_, rows, config_.feed_forward);
+  const auto make = [&](RowBuffer& buffer, std::uint32_t width) {
+    if (width != 0) buffer = RowBuffer(backend_, rows, width);
+  };
+  make(q_, q_width);
+  make(mixed_, q_width);
+  make(k_, kv_width);
+  make(v_, kv_width);
+  make(gate_, config_.feed_forward);
+  make(up_, config_.feed_forward);
+  const std::uint32_t inner =
+      config_.recurrent.heads == 0 ? config_.recurrent.channels : config_.recurrent.inner();
+  make(channels_, config_.recurrent.channels);
+  make(convolved_, config_.recurrent.channels);
+  make(inner_gate_, inner);
+  make(inner_, inner);
+  make(steps_, config_.recurrent.heads);
   capacity_ = rows;
 }
 
-void Decoder::attention(Step& step, std::uint32_t index, std::uint32_t count) {
+void Decoder::mix(Step& step, std::uint32_t index, std::uint32_t count) {
   const LayerWeights& layer = weights_.layers[index];
-  const Rows x = x_.rows(count), h = h_.rows(count), q = q_.rows(count), k = k_.rows(count),
-             v = v_.rows(count), mixed = mixed_.rows(count);
-  const Rows in = normed(layer.attention_norm, x, h);
+  const Rows h = h_.rows(count), in = normed(layer.attention_norm, x_.rows(count), h);
+  if (!config_.is_recurrent(index))
+    attention(step, index, in, count);
+  else if (recurrent_ == Recurrent::mamba2)
+    mamba2(step, index, in, count);
+  else
+    short_conv(step, index, in, count);
+  norm(layer.attention_post_norm, h);
+  add_residual(h);
+}
+
+void Decoder::attention(Step& step, std::uint32_t index, Rows in, std::uint32_t count) {
+  const LayerWeights& layer = weights_.layers[index];
+  const Rows h = h_.rows(count), q = q_.rows(count), k = k_.rows(count), v = v_.rows(count),
+             mixed = mixed_.rows(count);
   dense(std::array{&layer.q, &layer.k, &layer.v}, in, std::array{q, k, v});
   norm(layer.q_norm, q);
   norm(layer.k_norm, k);
@@ -75,8 +98,32 @@ void Decoder::attention(Step& step, std::uint32_t index, std::uint32_t count) {
                .sinks = layer.sinks,
                .precision = config_.precision});
   dense<1>({&layer.o}, mixed, {h});
-  norm(layer.attention_post_norm, h);
-  backend_.add(x, h);
+}
+
+// c * conv(b * x), each element alone.
+void Decoder::short_conv(Step& step, std::uint32_t index, Rows in, std::uint32_t count) {
+  const RecurrentWeights& layer = weights_.layers[index].recurrent;
+  const Rows x = channels_.rows(count), c = inner_gate_.rows(count), b = inner_.rows(count);
+  dense(std::array{&layer.other, &layer.gate, &layer.x}, in, std::array{b, c, x});
+  backend_.multiply(x, b);
+  step.conv(index, layer.conv, x, b);
+  backend_.multiply(c, b);
+  dense<1>({&layer.out}, c, {h_.rows(count)});
+}
+
+void Decoder::mamba2(Step& step, std::uint32_t index, Rows in, std::uint32_t count) {
+  const RecurrentWeights& layer = weights_.layers[index].recurrent;
+  const RecurrentSizes& sizes = config_.recurrent;
+  const Rows gate = inner_gate_.rows(count), out = inner_.rows(count), dt = steps_.rows(count),
+             x_b_c = channels_.rows(count), convolved = convolved_.rows(count);
+  dense(std::array{&layer.gate, &layer.x, &layer.other}, in, std::array{gate, x_b_c, dt});
+  step.conv(index, {layer.conv.taps, layer.conv.bias, true}, x_b_c, convolved);
+  step.scan(index,
+            {sizes.heads, sizes.head_dim, sizes.groups, sizes.state_size, layer.a, layer.d, layer.dt_bias},
+            convolved, dt, out);
+  backend_.silu_mul(gate, out);
+  backend_.rms_norm(gate, *layer.norm, config_.norm_epsilon, gate, sizes.groups);
+  dense<1>({&layer.out}, gate, {h_.rows(count)});
 }
 
 void Decoder::feed_forward(const LayerWeights& layer, std::uint32_t count) {
@@ -87,7 +134,12 @@ void Decoder::feed_forward(const LayerWeights& layer, std::uint32_t count) {
   activate(gate, up);
   dense<1>({&layer.down}, gate, {h});
   norm(layer.ffn_post_norm, h);
-  backend_.add(x, h);
+  add_residual(h);
+}
+
+void Decoder::add_residual(Rows h) {
+  if (config_.residual_scale != 1.0F) backend_.scale(h, config_.residual_scale);
+  backend_.add(x_.rows(h.count), h);
 }
 
 void Decoder::feed_experts(const LayerWeights& layer, std::uint32_t count) {
@@ -115,6 +167,7 @@ Rows Decoder::normed(const Norm& gain, Rows rows, Rows out) {
 void Decoder::activate(Rows gate, Rows up) { pykv::activate(backend_, activation_, gate, up); }
 
 void Decoder::rotate(Rows rows, std::uint32_t heads, std::uint32_t layer, const Step& step) {
+  if (config_.rope.dims == 0) return;
   const bool windowed = config_.windowed(layer);
   backend_.rope(rows, heads, windowed ? config_.window_rope : config_.rope, step.positions(),
                 windowed ? config_.window_rope_magnitude : config_.rope_magnitude);

@@ -30,7 +30,12 @@ class Decoder {
 
  private:
   void reserve(std::uint32_t count);
-  void attention(Step& step, std::uint32_t index, std::uint32_t count);
+  // The layer that mixes tokens; its output, in h_, before the post norm and the residual.
+  void mix(Step& step, std::uint32_t index, std::uint32_t count);
+  void attention(Step& step, std::uint32_t index, Rows in, std::uint32_t count);
+  void short_conv(Step& step, std::uint32_t index, Rows in, std::uint32_t count);
+  void mamba2(Step& step, std::uint32_t index, Rows in, std::uint32_t count);
+  void add_residual(Rows h);
   void feed_forward(const LayerWeights& layer, std::uint32_t count);
   void feed_experts(const LayerWeights& layer, std::uint32_t count);
   // Several layers on one input.
@@ -47,11 +52,13 @@ class Decoder {
   ModelConfig config_;
   Activation activation_;
   ExpertRunner experts_;
+  Recurrent recurrent_;
   Backend& backend_;
   DecoderWeights weights_;
   std::uint32_t capacity_ = 0;
   RowBuffer x_, h_, q_, mixed_, k_, v_, gate_, up_;
   std::vector<std::uint32_t> precise_;  // rows of the step whose activations get 16 bits
+  RowBuffer channels_, convolved_, inner_gate_, inner_, steps_;  // of recurrent layers
 };
 
 }  // namespace pykv

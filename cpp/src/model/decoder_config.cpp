@@ -8,6 +8,7 @@
 #include "model/architecture.h"
 #include "model/config_reader.h"
 #include "model/gguf_format.h"
+#include "model/recurrent_config.h"
 #include "model/rope_config.h"
 #include "pykv/errors.h"
 #include "pykv/model.h"
@@ -21,19 +22,21 @@ constexpr std::array<std::string_view, 6> kHarmless{
     "rope.scaling.yarn_ext_factor", "rope.scaling.yarn_attn_factor",
     "rope.scaling.yarn_beta_fast",  "rope.scaling.yarn_beta_slow"};
 
-void read_sizes(const GgufFile& file, ConfigReader& reader, ModelConfig& config) {
+void read_sizes(const GgufFile& file, ConfigReader& reader, const DecoderSpec& spec, ModelConfig& config) {
   config.layers = reader.positive("block_count", 65536);
   if (config.layers > file.tensors().size())
     reader.corrupt(std::to_string(config.layers) + " layers need more than the " +
                    std::to_string(file.tensors().size()) + " tensors of the file");
   config.width = reader.positive("embedding_length", 1U << 20U);
-  config.feed_forward = reader.positive("feed_forward_length", 1U << 24U);
+  config.feed_forward = spec.feed_forward ? reader.positive("feed_forward_length", 1U << 24U)
+                                          : reader.number("feed_forward_length", 0);
   config.norm_epsilon = reader.positive_float("attention.layer_norm_rms_epsilon", 1e-5);
 }
 
-void read_attention(ConfigReader& reader, ModelConfig& config) {
+void read_attention(ConfigReader& reader, std::uint32_t listed_kv_heads, ModelConfig& config) {
   config.heads = reader.positive("attention.head_count", 4096);
-  config.kv_heads = reader.positive("attention.head_count_kv", 4096, config.heads);
+  config.kv_heads =
+      listed_kv_heads != 0 ? listed_kv_heads : reader.positive("attention.head_count_kv", 4096, config.heads);
   if (config.heads % config.kv_heads != 0)
     reader.corrupt(std::to_string(config.heads) + " heads are no multiple of " +
                    std::to_string(config.kv_heads) + " KV heads");
@@ -68,9 +71,27 @@ void read_scales(ConfigReader& reader, const DecoderSpec& spec, ModelConfig& con
   const bool by_width = config.layers == spec.width_scaled_layers;
   const std::uint32_t size = by_width ? std::max(1U, config.width / config.heads) : config.head_dim;
   const float scale = reader.positive_float_or_zero("attention.scale");
-  config.attention_scale = scale != 0.0F ? scale : 1.0F / std::sqrt(static_cast<float>(size));
-  const float logit_scale = reader.positive_float_or_zero("logit_scale");
-  config.logit_scale = logit_scale != 0.0F ? logit_scale : 1.0F;
+  config.attention_scale = scale != 0.0F ? scale : 1.0F / std::sqrt(static_cast<float>(std::max(1U, size)));
+  const auto factor = [&](const char* key) {
+    const float value = reader.positive_float_or_zero(key);
+    return value != 0.0F ? value : 1.0F;
+  };
+  const float logit_scale = factor("logit_scale");
+  config.logit_scale = spec.divides_logits ? 1.0F / logit_scale : logit_scale;
+  if (!spec.divides_logits) return;
+  config.embedding_scale = factor("embedding_scale");
+  config.residual_scale = factor("residual_scale");
+}
+
+// A model without attention may still say that it has no heads.
+void check_no_attention(ConfigReader& reader) {
+  for (const char* key : {"attention.head_count", "attention.head_count_kv"})
+    if (reader.number(key, 0) != 0) reader.unsupported(std::string(key) + " beside recurrent layers only");
+}
+
+bool rotates(const GgufFile& file, const DecoderSpec& spec, const ModelConfig& config) {
+  if (!spec.rope_if_told) return spec.attention;
+  return file.scalar(config.architecture + ".rope.scaling.finetuned") == GgufFile::Value(true);
 }
 
 // What would make attention something else than causal.
@@ -137,18 +158,26 @@ ModelConfig read_model_config(const GgufFile& file, const ModelOptions& options)
   config.architecture = architecture.name;
   config.name = file.string_value("general.name", "");
   config.precision = options.precision;
-  read_sizes(file, reader, config);
+  read_sizes(file, reader, spec, config);
   config.trained_context = reader.positive("context_length", static_cast<std::uint32_t>(kMaxPos));
   config.context =
       options.context == 0 ? config.trained_context : std::min(config.trained_context, options.context);
   read_experts(reader, spec, config);
-  read_attention(reader, config);
+  const std::uint32_t listed_kv_heads = read_layer_kinds(file, reader, spec, config);
+  if (spec.attention)
+    read_attention(reader, listed_kv_heads, config);
+  else
+    check_no_attention(reader);
   read_scales(reader, spec, config);
+  read_recurrent(reader, spec, config);
   read_switches(reader, spec, config);
   check_attention(file, reader, config);
   read_windows(file, reader, spec.window, config);
   config.rope.interleaved = spec.rope_interleaved;
-  read_rope(file, reader, config);
+  if (rotates(file, spec, config))
+    read_rope(file, reader, config);
+  else
+    for (const char* key : {"rope.dimension_count", "rope.freq_base"}) reader.mark_read(key);
   read_window_rope(reader, spec.window, config);
   config.vocab = read_vocab(file, reader);
   reader.refuse_others(kHarmless);
@@ -168,6 +197,7 @@ LayerTable layer_table(const ModelConfig& config) {
   layer.sinks = config.sinks;
   LayerTable layers(config.layers, layer);
   for (std::uint32_t i = 0; i < config.layers; ++i) {
+    if (config.is_recurrent(i)) layers[i] = LayerSpec{};
     if (!config.windowed(i)) continue;
     layers[i].window_kind = WindowKind::standard;
     layers[i].window_size = config.window;

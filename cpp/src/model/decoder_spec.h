@@ -1,6 +1,7 @@
 // Floor 4. How the decoder of one architecture differs from others. All of them are blocks of
-// rotary grouped-query attention and a gated feed-forward layer, each with a residual
-// connection and RMS norms; decoder.h walks this description. Tensors have GGUF's names.
+// a layer that mixes tokens, rotary grouped-query attention or a recurrent one, and a gated
+// feed-forward layer, each with a residual connection and RMS norms; decoder.h walks this
+// description. Tensors have GGUF's names.
 #pragma once
 
 #include <cstdint>
@@ -13,6 +14,13 @@ enum class Need : std::uint8_t { never, optional, always };
 // What an RMS norm of queries and keys (attn_q_norm, attn_k_norm) looks at.
 enum class HeadNorm : std::uint8_t { none, per_head, whole_row };
 
+// What mixes tokens in the layers without KV heads (attention.head_count_kv lists them).
+enum class Recurrent : std::uint8_t {
+  none,        // there are no such layers
+  short_conv,  // shortconv.*: a causal convolution between two gates
+  mamba2,      // ssm_*: a causal convolution, then the scan
+};
+
 // What the gate of the feed-forward layer goes through.
 enum class Activation : std::uint8_t { silu, gelu, clamped_silu };
 
@@ -24,6 +32,12 @@ struct WindowSpec {
 };
 
 struct DecoderSpec {
+  Recurrent recurrent = Recurrent::none;
+  bool attention = true;              // some layers have KV heads; else none has
+  bool feed_forward = true;           // after the layer that mixes tokens
+  bool rope_if_told = false;          // rotates only where rope.scaling.finetuned is true
+  bool divides_logits = false;        // by logit_scale, instead of multiplying
+  const char* output_norm = nullptr;  // another name that the tensor output_norm may have
   bool rope_interleaved = false;      // rotates pairs (2i, 2i + 1); else (i, i + dims / 2)
   bool norm_before = true;            // attn_norm, ffn_norm: of a sublayer's input
   bool norm_after = false;            // post_attention_norm, post_ffw_norm: of its output

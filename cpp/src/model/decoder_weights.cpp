@@ -16,7 +16,8 @@ class Collector {
   WeightPlan& collect() {
     plan_.want("token_embd.weight", {config_.vocab, config_.width}, into_.embedding);
     for (std::uint32_t i = 0; i < config_.layers; ++i) collect_layer(i);
-    norm("output_norm", config_.width, into_.output_norm);
+    const bool other_name = spec_.output_norm != nullptr && !has("output_norm.weight");
+    norm(other_name ? spec_.output_norm : "output_norm", config_.width, into_.output_norm);
     if (has("output.weight")) dense("output", {config_.vocab, config_.width}, Need::optional, into_.output);
     for (const char* name : {kRopeFactors, kRopeFactorsLong, kRopeFactorsShort}) plan_.allow(name);
     plan_.refuse_others();
@@ -48,10 +49,16 @@ class Collector {
     const std::string block = "blk." + std::to_string(index) + ".";
     LayerWeights& layer = into_.layers.at(index);
     norms(block, layer);
-    attention(block, layer);
+    if (!config_.is_recurrent(index)) {
+      attention(block, layer);
+    } else if (spec_.recurrent == Recurrent::mamba2) {
+      mamba2(block, layer.recurrent);
+    } else {
+      short_conv(block, layer.recurrent);
+    }
     if (spec_.experts)
       experts(block, layer.experts);
-    else
+    else if (spec_.feed_forward)
       feed_forward(block, layer);
     if (spec_.sinks) layer.sinks = plan_.take_floats(block + "attn_sinks.weight", config_.heads);
   }
@@ -59,16 +66,12 @@ class Collector {
   void norms(const std::string& block, LayerWeights& layer) {
     if (spec_.norm_before) {
       norm(block + "attn_norm", config_.width, layer.attention_norm);
-      norm(block + spec_.ffn_norm, config_.width, layer.ffn_norm);
+      if (spec_.feed_forward) norm(block + spec_.ffn_norm, config_.width, layer.ffn_norm);
     }
     if (spec_.norm_after) {
       norm(block + "post_attention_norm", config_.width, layer.attention_post_norm);
       norm(block + "post_ffw_norm", config_.width, layer.ffn_post_norm);
     }
-    if (spec_.qk_norm == HeadNorm::none) return;
-    const bool whole = spec_.qk_norm == HeadNorm::whole_row;
-    norm(block + "attn_q_norm", whole ? q_rows() : config_.head_dim, layer.q_norm);
-    norm(block + "attn_k_norm", whole ? kv_rows() : config_.head_dim, layer.k_norm);
   }
 
   void attention(const std::string& block, LayerWeights& layer) {
@@ -84,7 +87,49 @@ class Collector {
       dense(block + "attn_k", {kv, width}, spec_.qkv_bias, layer.k);
       dense(block + "attn_v", {kv, width}, spec_.qkv_bias, layer.v);
     }
+    qk_norms(block, layer);
     dense(block + "attn_output", {width, q}, spec_.output_bias, layer.o);
+  }
+
+  void qk_norms(const std::string& block, LayerWeights& layer) {
+    if (spec_.qk_norm == HeadNorm::none) return;
+    const bool whole = spec_.qk_norm == HeadNorm::whole_row;
+    norm(block + "attn_q_norm", whole ? q_rows() : config_.head_dim, layer.q_norm);
+    norm(block + "attn_k_norm", whole ? kv_rows() : config_.head_dim, layer.k_norm);
+  }
+
+  // Taps and, of mamba2, a bias of each channel.
+  void convolution(const std::string& name, ConvParams& into) {
+    const RecurrentSizes& sizes = config_.recurrent;
+    plan_.want(name + ".weight", {sizes.channels, sizes.taps}, into.taps);
+    if (spec_.recurrent == Recurrent::mamba2)
+      plan_.want_vector(name + ".bias", {1, sizes.channels}, into.bias.emplace());
+  }
+
+  void short_conv(const std::string& block, RecurrentWeights& layer) {
+    const std::uint32_t width = config_.width;
+    const std::string in = block + "shortconv.in_proj";
+    const Shape shape{3 * width, width};
+    dense(in, shape, Need::never, layer.other, {0, width});
+    dense(in, shape, Need::never, layer.gate, {width, width});
+    dense(in, shape, Need::never, layer.x, {2 * width, width});
+    convolution(block + "shortconv.conv", layer.conv);
+    dense(block + "shortconv.out_proj", {width, width}, Need::never, layer.out);
+  }
+
+  void mamba2(const std::string& block, RecurrentWeights& layer) {
+    const RecurrentSizes& sizes = config_.recurrent;
+    const std::uint32_t inner = sizes.inner(), channels = sizes.channels, heads = sizes.heads;
+    const Shape shape{inner + channels + heads, config_.width};
+    dense(block + "ssm_in", shape, Need::never, layer.gate, {0, inner});
+    dense(block + "ssm_in", shape, Need::never, layer.x, {inner, channels});
+    dense(block + "ssm_in", shape, Need::never, layer.other, {inner + channels, heads});
+    convolution(block + "ssm_conv1d", layer.conv);
+    plan_.want_vector(block + "ssm_dt.bias", {1, heads}, layer.dt_bias);
+    plan_.want_flat(block + "ssm_a", {heads, 1}, layer.a);
+    plan_.want_flat(block + "ssm_d", {heads, 1}, layer.d);
+    plan_.want_flat(block + "ssm_norm.weight", {sizes.groups, inner / sizes.groups}, layer.norm.emplace());
+    dense(block + "ssm_out", {config_.width, inner}, Need::never, layer.out);
   }
 
   void feed_forward(const std::string& block, LayerWeights& layer) {

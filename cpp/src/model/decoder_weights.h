@@ -15,10 +15,21 @@ namespace pykv {
 
 using Norm = std::optional<WeightId>;  // the gain, where there is a norm
 
+// A layer that mixes tokens without attention. Its input is cut into parts by rows of one matrix.
+struct RecurrentWeights {
+  Dense gate, x;           // mamba2: z and x, b, c together; short_conv: c and x
+  Dense other;             // mamba2: dt; short_conv: b
+  ConvParams conv;         // without SiLU, which the layer knows
+  WeightId a, d, dt_bias;  // of mamba2
+  Norm norm;               // likewise
+  Dense out;
+};
+
 struct LayerWeights {
   Norm attention_norm, attention_post_norm, ffn_norm, ffn_post_norm;
   Norm q_norm, k_norm;
   Dense q, k, v, o;
+  RecurrentWeights recurrent;
   Dense gate, up, down;      // of a dense layer
   ExpertLayer experts;       // of one of experts
   std::vector<float> sinks;  // per head, or empty

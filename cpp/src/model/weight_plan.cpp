@@ -61,11 +61,19 @@ void WeightPlan::want(const std::string& name, Shape shape, WeightId& into, RowR
   add(tensor, {count, shape.cols}, row_bytes(*tensor.type, shape.cols) * part.first, into);
 }
 
-void WeightPlan::want_vector(const std::string& name, Shape shape, WeightId& into, RowRange part) {
+const GgufFile::Tensor& WeightPlan::checked_vector(const std::string& name, Shape shape) const {
   const GgufFile::Tensor& tensor = checked(name, shape);
-  if (traits(*tensor.type).block_elements != 1)
-    throw UnsupportedModel(prefix(file_) + printable(name) + " has type " + tensor.type_name +
-                           ", a norm or bias may be of a type without blocks, as F32; use such a file");
+  if (traits(*tensor.type).block_elements == 1) return tensor;
+  throw UnsupportedModel(prefix(file_) + printable(name) + " has type " + tensor.type_name +
+                         ", a norm or bias may be of a type without blocks, as F32; use such a file");
+}
+
+void WeightPlan::want_flat(const std::string& name, Shape shape, WeightId& into) {
+  add(checked_vector(name, shape), {1, shape.rows * shape.cols}, 0, into);
+}
+
+void WeightPlan::want_vector(const std::string& name, Shape shape, WeightId& into, RowRange part) {
+  const GgufFile::Tensor& tensor = checked_vector(name, shape);
   const std::uint32_t count = part.count == 0 ? shape.cols : part.count;
   add(tensor, {1, count}, row_bytes(*tensor.type, part.first), into);
 }

@@ -36,6 +36,8 @@ class WeightPlan {
 
   // The numbers of a vector of type F32, at once.
   std::vector<float> take_floats(const std::string& name, std::uint32_t count);
+  // A vector whose elements the file has as a matrix.
+  void want_flat(const std::string& name, Shape shape, WeightId& into);
 
   // A tensor that something else reads.
   void allow(const std::string& name) { allowed_.push_back(name); }
@@ -56,6 +58,7 @@ class WeightPlan {
     WeightId* into;
   };
   const GgufFile::Tensor& checked(const std::string& name, Shape shape) const;
+  const GgufFile::Tensor& checked_vector(const std::string& name, Shape shape) const;
   void add(const GgufFile::Tensor& tensor, Shape shape, std::uint64_t first_byte, WeightId& into);
 
   const GgufFile& file_;
