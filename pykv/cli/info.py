@@ -137,16 +137,12 @@ def _sections(facts: ModelFacts, plans: list[KvPlan], args: argparse.Namespace) 
 
 
 def _overview(facts: ModelFacts) -> str:
-    from pykv.tokenizer.template import default_template
-
     gguf = facts.gguf
 
     def text(key: str) -> str:
         value = gguf.scalar(key)
         return output.visible(str(value)) if value else "unknown"
 
-    other = f"none, {default_template(gguf)[0]} is used"
-    template = "yes" if gguf.scalar("tokenizer.chat_template") else other
     return output.facts([
         ("file", f"{gguf.path}, GGUF {gguf.version}, {output.size(gguf.size)}"),
         ("name", text("general.name")),
@@ -158,7 +154,7 @@ def _overview(facts: ModelFacts) -> str:
         ("context", f"{facts.context:,} tokens"),
         ("layers", _layers(facts)),
         ("tokenizer", _tokenizer_text(facts)),
-        ("chat template", template),
+        ("chat template", _chat_template(facts)),
     ])  # fmt: skip
 
 
@@ -173,6 +169,16 @@ def _tokenizer_text(facts: ModelFacts) -> str:
     kind, pre, problem = _tokenizer(facts)
     tokens = facts.gguf.array_size("tokenizer.ggml.tokens") or 0
     return problem or f"{kind}, {pre}, {tokens:,} tokens"
+
+
+def _chat_template(facts: ModelFacts) -> str:
+    if facts.gguf.scalar("tokenizer.chat_template"):
+        return "yes"
+    try:
+        from pykv.tokenizer.template import default_template
+    except ModuleNotFoundError as error:
+        return f"none; what is used was not looked at: the package {error.name!r} is missing"
+    return f"none, {default_template(facts.gguf)[0]} is used"
 
 
 def _tokenizer(facts: ModelFacts) -> tuple[str, str, str]:
