@@ -5,37 +5,38 @@ namespace py = pybind11;
 
 namespace pykv::bindings {
 
+namespace {
+
+// What a pool and a whole cache both have.
+template <class Stats>
+void put_cells(py::dict& out, const Stats& s) {
+  out["cells_capacity"] = s.cells_capacity;
+  out["cells_computing"] = s.cells_computing;
+  out["cells_active"] = s.cells_active;
+  out["cells_pinned"] = s.cells_pinned;
+  out["cells_resume"] = s.cells_resume;
+  out["cells_idle"] = s.cells_idle;
+  out["cells_free"] = s.cells_free;
+  out["bytes_reserved"] = s.bytes_reserved;
+  out["bytes_committed"] = s.bytes_committed;
+  out["bytes_per_cell"] = s.bytes_per_cell;
+}
+
+}  // namespace
+
 py::dict to_dict(const PoolStats& s) {
   py::dict out;
   out["window"] = s.window.kind == WindowKind::none
                       ? py::object(py::none())
                       : py::object(py::make_tuple(window_kind_name(s.window.kind), s.window.size));
   out["layers"] = s.layers;
-  out["cells_capacity"] = s.cells_capacity;
-  out["cells_computing"] = s.cells_computing;
-  out["cells_active"] = s.cells_active;
-  out["cells_pinned"] = s.cells_pinned;
-  out["cells_resume"] = s.cells_resume;
-  out["cells_idle"] = s.cells_idle;
-  out["cells_free"] = s.cells_free;
-  out["bytes_reserved"] = s.bytes_reserved;
-  out["bytes_committed"] = s.bytes_committed;
-  out["bytes_per_cell"] = s.bytes_per_cell;
+  put_cells(out, s);
   return out;
 }
 
 py::dict to_dict(const CacheStats& s) {
   py::dict out;
-  out["cells_capacity"] = s.cells_capacity;
-  out["cells_computing"] = s.cells_computing;
-  out["cells_active"] = s.cells_active;
-  out["cells_pinned"] = s.cells_pinned;
-  out["cells_resume"] = s.cells_resume;
-  out["cells_idle"] = s.cells_idle;
-  out["cells_free"] = s.cells_free;
-  out["bytes_reserved"] = s.bytes_reserved;
-  out["bytes_committed"] = s.bytes_committed;
-  out["bytes_per_cell"] = s.bytes_per_cell;
+  put_cells(out, s);
   out["bytes_budget"] = s.bytes_budget;
   out["sequences"] = s.sequences;
   out["tree_nodes"] = s.tree_nodes;

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
+#include <filesystem>
 #include <fstream>
 #include <string>
 
@@ -53,10 +54,9 @@ class Writer {
 class TempFile {
  public:
   explicit TempFile(const std::string& content) {
-    char name[] = "/tmp/pykv-test-XXXXXX";
-    const int fd = ::mkstemp(name);
+    path_ = (std::filesystem::temp_directory_path() / "pykv-test-XXXXXX").string();
+    const int fd = ::mkstemp(path_.data());
     if (fd >= 0) ::close(fd);
-    path_ = name;
     std::ofstream(path_, std::ios::binary) << content;
   }
   ~TempFile() { std::remove(path_.c_str()); }

@@ -15,6 +15,7 @@ import numpy.typing as npt
 import pytest
 
 from pykv import _core
+from tests.model.cuts import assert_cuts_change_nothing
 from tests.model.machine import Machine, random_tokens
 from tests.reference.decoder_forward import DecoderReference
 from tests.reference.gguf_files import TinyModel
@@ -134,21 +135,7 @@ def test_logits_equal_the_reference(machine: Machine) -> None:
 
 
 def test_bits_do_not_depend_on_how_the_work_is_cut(machine: Machine) -> None:
-    tokens = random_tokens(270, machine.vocab, seed=3)
-    alone = machine.cold(tokens)
-    for chunk in (1, 7, 64):
-        assert np.array_equal(machine.cold(tokens, chunk), alone), chunk
-    machine.backend.set_threads(1)
-    assert np.array_equal(machine.cold(tokens), alone)
-    machine.backend.set_threads(2)
-    first, second = machine.cache.create(), machine.cache.create()
-    other = random_tokens(30, machine.vocab, seed=4)
-    a, b = machine.step([(first, tokens[:100]), (second, other[:29])])
-    c, d = machine.step([(second, other[29:]), (first, tokens[100:])])
-    child = machine.cache.fork(second)
-    assert np.array_equal(np.concatenate([a, d]), alone)
-    assert np.array_equal(np.concatenate([b, c]), machine.cold(other))
-    assert np.array_equal(machine.extend(child, tokens[:5]), machine.cold(other + tokens[:5])[30:])
+    assert_cuts_change_nothing(machine)
     machine.cache.erase_all()
     machine.cache.reset_prefixes()
 

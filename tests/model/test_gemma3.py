@@ -12,8 +12,8 @@ import numpy.typing as npt
 import pytest
 
 from benchmarks.logits import divergence
+from tests.model.goldens import compare_answers
 from tests.model.machine import Machine
-from tests.model.test_smollm2 import teacher_forced
 from tests.reference.decoder_forward import DecoderReference
 
 # Nats between the golden best two, from which on the best one must agree. Once llama.cpp has
@@ -38,15 +38,7 @@ def test_golden_answers(
     request: pytest.FixtureRequest, golden_gemma3: list[dict[str, Any]], precision: str
 ) -> None:
     machine: Machine = request.getfixturevalue(precision)
-    differences: list[float] = []
-    clear = 0
-    for entry in (e for e in golden_gemma3 if "top10" in e):
-        ours = teacher_forced(machine, entry)
-        for step, top in enumerate(entry["top10"]):
-            if top[0][1] - top[1][1] >= CLEAR_GAP:
-                clear += 1
-                assert ours[step].argmax() == entry["greedy_tokens"][step], (entry["id"], step)
-            differences += [abs(ours[step, token] - value) for token, value in top[:3]]
+    clear, differences = compare_answers(machine, golden_gemma3, CLEAR_GAP)
     assert clear > 140
     assert len(differences) > 600
     assert np.mean(differences) <= 0.11

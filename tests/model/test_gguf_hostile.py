@@ -6,22 +6,30 @@ import json
 import struct
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from pykv import _core
 from tests.reference.gguf_files import TinyModel, write_tiny_model
+from tests.reference.recurrent_files import TinyRecurrent, write_tiny_recurrent
 
 ROOT = Path(__file__).resolve().parents[2]
 MIB = 1 << 20
 
 
-def test_every_field_of_the_header_out_of_range(
-    tiny_path: Callable[[TinyModel], Path], tmp_path: Path
-) -> None:
-    source = tiny_path(TinyModel(weight_type="Q8_0", embedding_type="Q4_1", layers=1))
+def write_small(architecture: str, path: Path) -> Path:
+    """A file with the keys and tensors of the architecture."""
+    if architecture == "granitehybrid":
+        return write_tiny_recurrent(path, TinyRecurrent(pattern="ra"))
+    types = {"weight_type": "Q8_0", "embedding_type": "Q4_1"}
+    experts = {"experts": 4, "experts_used": 2} if architecture == "gpt-oss" else {}
+    return write_tiny_model(path, TinyModel(architecture, layers=1, **types, **experts))
+
+
+@pytest.mark.parametrize("architecture", ["llama", "gpt-oss", "granitehybrid"])
+def test_every_field_of_the_header_out_of_range(architecture: str, tmp_path: Path) -> None:
+    source = write_small(architecture, tmp_path / "source.gguf")
     command = [sys.executable, "-m", "tests.model.hostile", str(source), str(tmp_path / "h.gguf")]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

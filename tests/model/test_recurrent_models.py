@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from pykv import _core
+from tests.model.cuts import assert_cuts_change_nothing
 from tests.model.machine import Machine, random_tokens
 from tests.reference.recurrent_files import TinyRecurrent, write_tiny_recurrent
 from tests.reference.recurrent_forward import RecurrentReference
@@ -77,25 +78,7 @@ def test_every_instruction_set(recurrent_path: RecurrentPath, name: str, isa: st
 
 
 def test_bits_do_not_depend_on_how_the_work_is_cut(machine: Machine) -> None:
-    tokens = random_tokens(270, machine.vocab, seed=3)
-    alone = machine.cold(tokens)
-    for chunk in (1, 7, 64):
-        assert np.array_equal(machine.cold(tokens, chunk), alone), chunk
-    machine.backend.set_threads(1)
-    assert np.array_equal(machine.cold(tokens), alone)
-    machine.backend.set_threads(2)
-    first, second = machine.cache.create(), machine.cache.create()
-    other = random_tokens(30, machine.vocab, seed=4)
-    a, b = machine.step([(first, tokens[:100]), (second, other[:29])])
-    c, d = machine.step([(second, other[29:]), (first, tokens[100:])])
-    child = machine.cache.fork(second)
-    assert np.array_equal(np.concatenate([a, d]), alone)
-    assert np.array_equal(np.concatenate([b, c]), machine.cold(other))
-    expected = machine.cold(other + tokens[:5])[30:]
-    assert np.array_equal(machine.extend(child, tokens[:5]), expected)
-    # The fork has not changed what it was made of.
-    assert np.array_equal(machine.extend(second, tokens[:5]), expected)
-    machine.cache.check_integrity()
+    assert_cuts_change_nothing(machine)
 
 
 def test_a_step_that_is_rolled_back_leaves_the_state(machine: Machine) -> None:

@@ -10,26 +10,13 @@ import numpy.typing as npt
 import pytest
 
 from benchmarks.logits import divergence, divergences_of_answers
+from tests.model.goldens import compare_answers
 from tests.model.machine import Machine
-from tests.reference.decoder_forward import DecoderReference, log_softmax
+from tests.reference.decoder_forward import DecoderReference
 
 # Nats between the golden best two, from which on the best one must agree: closer ones
 # are within the difference between llama.cpp's arithmetic and exact arithmetic.
 CLEAR_GAP = 0.3
-
-
-def teacher_forced(machine: Machine, entry: dict[str, Any]) -> npt.NDArray[np.float64]:
-    """Log probabilities before each golden token, [golden tokens, vocab]."""
-    prompt, greedy = entry["prompt_tokens"], entry["greedy_tokens"]
-    seq = machine.cache.create()
-    if len(prompt) > 1:
-        step = machine.begin(seq, prompt[:-1])
-        machine.model.forward(step, prompt[:-1], [])
-        step.finish()
-    logits = machine.extend(seq, [prompt[-1], *greedy[:-1]])
-    machine.cache.erase(seq)
-    machine.cache.reset_prefixes()
-    return log_softmax(logits)
 
 
 @pytest.mark.parametrize("precision", ["smollm2", "smollm2_fast"])
@@ -37,15 +24,7 @@ def test_golden_answers(
     request: pytest.FixtureRequest, golden: list[dict[str, Any]], precision: str
 ) -> None:
     machine: Machine = request.getfixturevalue(precision)
-    differences: list[float] = []
-    clear = 0
-    for entry in (e for e in golden if "top10" in e):
-        ours = teacher_forced(machine, entry)
-        for step, top in enumerate(entry["top10"]):
-            if top[0][1] - top[1][1] >= CLEAR_GAP:
-                clear += 1
-                assert ours[step].argmax() == entry["greedy_tokens"][step], (entry["id"], step)
-            differences += [abs(ours[step, token] - value) for token, value in top[:3]]
+    clear, differences = compare_answers(machine, golden, CLEAR_GAP)
     assert clear > 200
     assert len(differences) > 900
     assert np.mean(differences) <= 0.1

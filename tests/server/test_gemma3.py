@@ -9,11 +9,8 @@ from typing import Any
 import httpx
 import pytest
 
-from pykv.runtime import Runtime, RuntimeOptions
-from pykv.server import create_app
 from tests.conftest import golden_answers
-from tests.server.fakes import served
-from tests.server.test_smollm2 import names
+from tests.server.real_model import certain_length, names, serving
 
 GOLDEN = golden_answers("gemma3")
 CERTAIN = 0.35
@@ -22,12 +19,7 @@ CERTAIN = 0.35
 
 @pytest.fixture(scope="module")
 def http(gemma3_path: Path) -> Iterator[httpx.Client]:
-    options = RuntimeOptions(model=str(gemma3_path), ctx_size=8192)
-    with (
-        Runtime.open(options) as runtime,
-        served(create_app(runtime)) as url,
-        httpx.Client(base_url=url, timeout=300) as client,
-    ):
+    with serving(gemma3_path) as client:
         yield client
 
 
@@ -37,20 +29,14 @@ def test_tokenize(http: httpx.Client, entry: Any) -> None:
     assert http.post("/tokenize", json=body).json()["tokens"] == entry["prompt_tokens"]
 
 
-def certain_length(entry: Any) -> int:
-    """Tokens up to the first that might differ within rounding."""
-    for index, top in enumerate(entry["top10"]):
-        if top[0][1] - top[1][1] < CERTAIN:
-            return index
-    return len(entry["top10"])
-
-
-COMPLETIONS = [entry for entry in GOLDEN if "top10" in entry and certain_length(entry) >= 1]
+COMPLETIONS = [
+    entry for entry in GOLDEN if "top10" in entry and certain_length(entry, CERTAIN) >= 1
+]
 
 
 @pytest.mark.parametrize("entry", COMPLETIONS, ids=names)
 def test_greedy_answers(http: httpx.Client, entry: Any) -> None:
-    count = certain_length(entry)
+    count = certain_length(entry, CERTAIN)
     body = {"prompt": entry["prompt"], "max_tokens": count, "temperature": 0}
     reply = http.post("/v1/completions", json=body).json()
     ids = entry["greedy_tokens"][:count]

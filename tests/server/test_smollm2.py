@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -10,11 +9,10 @@ from typing import Any
 import httpx
 import pytest
 
-from pykv.runtime import Runtime, RuntimeOptions
-from pykv.server import create_app
-from tests.server.fakes import served
+from tests.conftest import golden_answers
+from tests.server.real_model import certain_length, names, serving
 
-GOLDEN = json.loads((Path(__file__).resolve().parents[1] / "data/golden_smollm2.json").read_text())
+GOLDEN = golden_answers("smollm2")
 CHATS = [entry for entry in GOLDEN if "messages" in entry]
 CERTAIN = 0.3
 """Gap between the two most likely tokens, in nats, above which the choice must agree."""
@@ -22,17 +20,8 @@ CERTAIN = 0.3
 
 @pytest.fixture(scope="module")
 def http(smollm2_path: Path) -> Iterator[httpx.Client]:
-    options = RuntimeOptions(model=str(smollm2_path), ctx_size=8192)
-    with (
-        Runtime.open(options) as runtime,
-        served(create_app(runtime)) as url,
-        httpx.Client(base_url=url, timeout=300) as client,
-    ):
+    with serving(smollm2_path) as client:
         yield client
-
-
-def names(entry: Any) -> str:
-    return str(entry["id"])
 
 
 @pytest.mark.parametrize("entry", GOLDEN, ids=names)
@@ -48,21 +37,15 @@ def test_apply_template(http: httpx.Client, entry: Any) -> None:
     assert reply["prompt"] == entry["prompt"]
 
 
-def certain_length(entry: Any) -> int:
-    """Tokens up to the first that might differ within rounding."""
-    for index, top in enumerate(entry["top10"]):
-        if top[0][1] - top[1][1] < CERTAIN:
-            return index
-    return len(entry["top10"])
-
-
-COMPLETIONS = [entry for entry in GOLDEN if "top10" in entry and certain_length(entry) >= 1]
+COMPLETIONS = [
+    entry for entry in GOLDEN if "top10" in entry and certain_length(entry, CERTAIN) >= 1
+]
 SHORT = [entry for entry in COMPLETIONS if len(entry["prompt_tokens"]) <= 100]
 
 
 def ask(http: httpx.Client, entry: Any) -> tuple[str, list[float], Any]:
     """Greedy text, log probabilities and usage of the tokens that must be as llama.cpp's."""
-    body: dict[str, Any] = {"max_tokens": certain_length(entry), "temperature": 0}
+    body: dict[str, Any] = {"max_tokens": certain_length(entry, CERTAIN), "temperature": 0}
     if "messages" in entry:
         body |= {"messages": entry["messages"], "logprobs": True}
         reply = http.post("/v1/chat/completions", json=body).json()
@@ -78,7 +61,7 @@ def ask(http: httpx.Client, entry: Any) -> tuple[str, list[float], Any]:
 @pytest.mark.parametrize("entry", SHORT, ids=names)
 def test_greedy_answers(http: httpx.Client, entry: Any) -> None:
     text, _, usage = ask(http, entry)
-    ids = entry["greedy_tokens"][: certain_length(entry)]
+    ids = entry["greedy_tokens"][: certain_length(entry, CERTAIN)]
     assert text == http.post("/detokenize", json={"tokens": ids}).json()["content"]
     assert usage["prompt_tokens"] == len(entry["prompt_tokens"])
 

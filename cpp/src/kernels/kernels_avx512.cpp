@@ -21,7 +21,9 @@ namespace {
 #include "kernels/vec_common.inl.h"
 #include "kernels/dot_avx512.inl.h"
 #include "kernels/tier.inl.h"
+#include "kernels/int16.inl.h"
 #include "kernels/attention_int16.inl.h"
+#include "kernels/attention_int16_weigh.inl.h"
 // clang-format on
 }  // namespace
 }  // namespace pykv::kernels
