@@ -1,7 +1,8 @@
 """llama.cpp through llama-cpp-python's C API, as a worker (see worker.py).
 
     {"do": "logits", "tokens": [...], "cache_type_k", "cache_type_v", "file"}
-        writes float32 [tokens, vocab] to `file` (.npy) -> {}
+        writes float32 [tokens, vocab] to `file` (.npy) -> {}; "flash_attention": false turns it
+        off, which rounds less
     {"do": "run", "prompt", "generate", "sessions", "cache_type_k", "cache_type_v"}
         the steps of llama-batched-bench with -pps -> {"t_pp", "t_tg", "peak_rss_bytes"}
 
@@ -62,6 +63,8 @@ class Peer:
         params.kv_unified = True
         params.type_k = TYPES[request["cache_type_k"]]
         params.type_v = TYPES[request["cache_type_v"]]
+        if not request.get("flash_attention", True):
+            params.flash_attn_type = lc.LLAMA_FLASH_ATTN_TYPE_DISABLED
         params.n_threads = params.n_threads_batch = self.threads
         context = lc.llama_init_from_model(self.model, params)
         if not context:

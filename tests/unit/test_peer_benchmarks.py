@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,8 +10,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from benchmarks import peer_logits, vs_peers
 from benchmarks import precision_vs_peer as precision
-from benchmarks import vs_peers
 from benchmarks.peers import rows, worker
 from benchmarks.peers.rows import Case
 from benchmarks.peers.worker import Worker, WorkerError
@@ -193,3 +194,15 @@ def test_a_busy_machine_is_mentioned(
     assert capsys.readouterr().err == ""
     vs_peers.warn_of_load(2)
     assert "load is 1.5" in capsys.readouterr().err
+
+
+def test_recorded_logits_are_read_back_and_compared() -> None:
+    logits = np.random.default_rng(1).normal(size=(300, 21))
+    facts = {"a": peer_logits.facts_of(logits)}
+    read = json.loads(peer_logits.text_of(facts))["cases"]
+    assert read == facts
+    assert peer_logits.differences(read, facts) == []
+    logits[299, 7] += 1e-3
+    changed = {"a": peer_logits.facts_of(logits)}
+    assert len(peer_logits.differences(read, changed)) == 1
+    assert len(peer_logits.differences(read, {})) == 1
