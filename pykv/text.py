@@ -49,18 +49,23 @@ class StopFilter:
     def __init__(self, stops: Sequence[str]) -> None:
         self._stops = tuple(stops)
         self._held = ""
-        self.stopped = False
+        self.found = ""
+
+    @property
+    def stopped(self) -> bool:
+        """Whether a stop string was found, which is `found` then."""
+        return bool(self.found)
 
     def feed(self, text: str) -> str:
         """The text that can be shown now. Nothing after a stop string was found."""
         if self.stopped:
             return ""
         text = self._held + text
-        found = [at for at in map(text.find, self._stops) if at >= 0]
+        found = [(at, stop) for stop in self._stops if (at := text.find(stop)) >= 0]
         if found:
-            self.stopped = True
+            at, self.found = min(found)
             self._held = ""
-            return text[: min(found)]
+            return text[:at]
         keep = max((self._prefix_at_end(text, stop) for stop in self._stops), default=0)
         self._held = text[len(text) - keep :]
         return text[: len(text) - keep]
@@ -106,6 +111,11 @@ class Assembler:
     def stopped(self) -> bool:
         """Whether a stop string was found; what comes later is not shown."""
         return self._filter.stopped
+
+    @property
+    def stop_string(self) -> str:
+        """The stop string that was found, or nothing."""
+        return self._filter.found
 
     def feed(self, token: int, logprob: float, top: Sequence[tuple[int, float]]) -> Part:
         if token in self._hidden or self.stopped:

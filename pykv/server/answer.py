@@ -48,8 +48,8 @@ class Usage:
 class Answer:
     """The answer to one prompt: `await begin()`, iterate once, always `close()`.
 
-    After the last part `finish_reason` is "stop" or "length" and `usage` is complete. Of several
-    answers to one prompt the first counts its tokens.
+    After the last part `finish_reason` is "stop" or "length", `usage` is complete and `ended`
+    is the engine's last event. Of several answers to one prompt the first counts its tokens.
     """
 
     def __init__(
@@ -62,22 +62,37 @@ class Answer:
         first: bool = True,
     ) -> None:
         self.finish_reason = ""
+        self.ended: EngineEvent | None = None
         self.usage = Usage(prompt_tokens=len(prompt.ids) if first else 0)
         self._counts_prompt = first
         self._service = service
         self._prompt = prompt
         self._ids: list[int] = []
         self._shown: list[str] = []
+        self._hidden = settings.max_tokens == 0
         tokenizer = service.tokenizer
         self._assembler = Assembler(
             tokenizer.stream(),
             settings.stops,
             tokenizer.eog_ids,
-            keep_tokens=settings.logprobs is not None,
+            keep_tokens=settings.logprobs is not None or settings.return_tokens,
         )
         self._generation = generation
         self._events: AsyncIterator[EngineEvent] = aiter(self._generation)
         self._first: EngineEvent | None = None
+
+    @property
+    def prompt(self) -> list[int]:
+        return self._prompt.ids
+
+    @property
+    def stop_string(self) -> str:
+        """The stop string that ended the answer, or nothing."""
+        return self._assembler.stop_string
+
+    @property
+    def has_new_line(self) -> bool:
+        return any("\n" in text for text in self._shown)
 
     async def begin(self) -> None:
         """Waits for the first event, so that an early failure can still be a status."""
@@ -111,8 +126,8 @@ class Answer:
         self._generation.cancel()
 
     def _take(self, event: EngineEvent) -> Part:
-        if self._assembler.stopped:
-            return Part()  # computed before the engine heard of the stop string
+        if self._assembler.stopped or self._hidden:
+            return Part()  # computed before the engine heard of the stop string, or not asked for
         self.usage.completion_tokens += 1
         self._ids.append(event.token)
         part = self._assembler.feed(event.token, event.logprob, event.top)
@@ -135,11 +150,14 @@ class Answer:
     def _finish(self, event: EngineEvent) -> Part:
         self._check(event)
         self._count_cached(event)
+        self.ended = event
         if self._assembler.stopped:
             return Part()
         part = self._assembler.finish()
         self._shown.append(part.text)
         self.finish_reason = "stop" if self._assembler.stopped else event.reason
+        if self._hidden:
+            self.finish_reason = "length"
         return part
 
     def _count_cached(self, event: EngineEvent) -> None:

@@ -1,4 +1,4 @@
-"""POST /v1/chat/completions and POST /v1/completions."""
+"""POST /v1/chat/completions, POST /v1/completions and llama-server's POST /completion."""
 
 from __future__ import annotations
 
@@ -11,23 +11,20 @@ from starlette.responses import JSONResponse, Response
 
 from pykv.server.answer import Answer, close_all, collect_all, merge, open_answers, unless_gone
 from pykv.server.frame import ChatFrame, CompletionFrame, Frame
+from pykv.server.llama import LlamaFrame, parse_llama
 from pykv.server.service import Service
 from pykv.server.settings import Settings, parse_chat, parse_completion
-from pykv.server.sse import DONE, EventStream
+from pykv.server.sse import EventStream
 
 
-async def _stream(
-    answers: Sequence[Answer], frame: Frame, settings: Settings
-) -> AsyncGenerator[bytes, None]:
+async def _stream(answers: Sequence[Answer], frame: Frame) -> AsyncGenerator[bytes, None]:
     for data in frame.opening(len(answers)):
         yield data
     async with aclosing(merge(answers)) as parts:
         async for index, part in parts:
-            reason = answers[index].finish_reason if part is None else None
-            yield frame.chunk(frame.delta(index, part, reason))
-    if settings.include_usage:
-        yield frame.usage_chunk(answers)
-    yield DONE
+            yield frame.event(index, answers[index], part)
+    for data in frame.closing(answers):
+        yield data
 
 
 async def _reply(
@@ -38,10 +35,10 @@ async def _reply(
 ) -> Response:
     if settings.stream:
         answers = await unless_gone(request.receive, open_all)
-        events = _stream(answers, frame, settings)
+        events = _stream(answers, frame)
         return EventStream(events, lambda: close_all(answers))
 
-    async def whole() -> dict[str, Any]:
+    async def whole() -> Any:
         answers = await open_all()
         return frame.whole(answers, await collect_all(answers))
 
@@ -74,3 +71,17 @@ async def completions(request: Request) -> Response:
         return await open_answers(service, prompts, settings)
 
     return await _reply(request, CompletionFrame(service, settings), settings, open_all)
+
+
+async def llama_completion(request: Request) -> Response:
+    service: Service = request.app.state.service
+    body = await service.bodies.read_object(request)
+    parsed = parse_llama(body, service.limits, service.vocab)
+    settings = parsed.settings
+    service.check_model(settings.model)
+
+    async def open_all() -> list[Answer]:
+        prompts = [await service.mixed_tokens(each, "prompt", settings) for each in parsed.prompts]
+        return await open_answers(service, prompts, settings)
+
+    return await _reply(request, LlamaFrame(service, parsed), settings, open_all)

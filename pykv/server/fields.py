@@ -34,6 +34,11 @@ _OFF = Neutral((0,))
 _EMPTY = Neutral(([], {}, ""))
 _TOOLS = Neutral(([], "none", "auto"), "tools are not supported")
 
+SAMPLERS = [
+    "penalties", "dry", "top_n_sigma", "top_k", "typ_p", "top_p", "min_p", "xtc", "temperature",
+]  # fmt: skip
+"""The order in which llama-server applies them unless told otherwise, and this server always."""
+
 COMMON: dict[str, Treatment] = {
     "model": USED,
     "stream": USED,
@@ -79,8 +84,8 @@ COMMON: dict[str, Treatment] = {
     "n_probs": Neutral((0,), "use logprobs"),
     "n_predict": Neutral((), "use max_tokens"),
     "n_cache_reuse": _OFF,
-    "id_slot": Neutral((-1,), "every request shares the pool"),
-    "samplers": _EMPTY,
+    "id_slot": ACCEPTED,
+    "samplers": Neutral(([], {}, "", SAMPLERS)),
     "stop_token_ids": Neutral(([],), "use stop"),
     "grammar": _EMPTY,
     "json_schema": _EMPTY,
@@ -118,6 +123,38 @@ COMPLETIONS: dict[str, Treatment] = COMMON | {
     "suffix": Neutral(("",)),
     "echo": Neutral((False,), "put the prompt before the answer yourself"),
     "best_of": Neutral((1,)),
+}
+
+LLAMA: dict[str, Treatment] = {
+    name: treatment for name, treatment in COMMON.items() if name != "stream_options"
+} | {
+    "prompt": USED,
+    "n_predict": USED,
+    "n_cmpl": USED,
+    "n_probs": USED,
+    "return_tokens": USED,
+    "response_fields": USED,
+    "logprobs": Neutral((0,), "use n_probs"),
+    "post_sampling_probs": Neutral((False,), "probabilities are the model's own"),
+    "t_max_predict_ms": Neutral((0, -1), "use timeout"),
+    "n_indent": _OFF,
+    "n_discard": _OFF,
+    "dynatemp_exponent": ACCEPTED,
+    "dry_base": ACCEPTED,
+    "dry_allowed_length": ACCEPTED,
+    "dry_penalty_last_n": ACCEPTED,
+    "dry_sequence_breakers": ACCEPTED,
+    "xtc_threshold": ACCEPTED,
+    "mirostat_tau": ACCEPTED,
+    "mirostat_eta": ACCEPTED,
+    "speculative.n_min": ACCEPTED,
+    "speculative.p_min": ACCEPTED,
+    "sse_ping_interval": ACCEPTED,
+}
+
+PROMPT: dict[str, Treatment] = {
+    "prompt_string": USED,
+    "multimodal_data": Neutral(([],), "only text is supported"),
 }
 
 MESSAGE: dict[str, Treatment] = {

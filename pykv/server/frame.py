@@ -1,4 +1,4 @@
-"""The JSON around an answer, for chat and for completions."""
+"""The JSON around an answer: what every form has, and OpenAI's two."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pykv.server.answer import Answer, Usage
 from pykv.server.logprobs import chat_logprobs, completion_logprobs
 from pykv.server.service import Service
 from pykv.server.settings import Settings
-from pykv.server.sse import event
+from pykv.server.sse import DONE, event
 from pykv.text import Part
 
 FINGERPRINT = f"pykv-{_core.build_info()['version']}"
@@ -23,7 +23,27 @@ def usage_of(answers: Sequence[Answer]) -> dict[str, Any]:
 
 
 class Frame:
-    """Objects of one reply: they share id, time and model."""
+    """The bodies of one reply."""
+
+    def whole(self, answers: Sequence[Answer], parts: Sequence[Part]) -> Any:
+        """JSON of a reply that is no stream."""
+        raise NotImplementedError
+
+    def opening(self, count: int) -> list[bytes]:
+        """Events before the first part of so many answers."""
+        return []
+
+    def event(self, index: int, answer: Answer, part: Part | None) -> bytes:
+        """One part of an answer; no part: the answer's end."""
+        raise NotImplementedError
+
+    def closing(self, answers: Sequence[Answer]) -> list[bytes]:
+        """Events after the end of all answers."""
+        return []
+
+
+class OpenAiFrame(Frame):
+    """Objects that share id, time and model."""
 
     prefix = ""
     kind = ""
@@ -48,10 +68,6 @@ class Frame:
         """One entry of `choices` in a chunk; no part: the answer's end."""
         raise NotImplementedError
 
-    def opening(self, count: int) -> list[bytes]:
-        """Events before the first part of so many answers."""
-        return []
-
     def whole(self, answers: Sequence[Answer], parts: Sequence[Part]) -> dict[str, Any]:
         choices = [
             self.choice(index, part, answer.finish_reason)
@@ -60,18 +76,23 @@ class Frame:
         body = {"object": self.kind, "choices": choices, "usage": usage_of(answers)}
         return self._common | body
 
+    def event(self, index: int, answer: Answer, part: Part | None) -> bytes:
+        reason = answer.finish_reason if part is None else None
+        return self.chunk(self.delta(index, part, reason))
+
+    def closing(self, answers: Sequence[Answer]) -> list[bytes]:
+        usage = [self._event([], usage_of(answers))] if self._include_usage else []
+        return [*usage, DONE]
+
     def chunk(self, choice: dict[str, Any]) -> bytes:
         return self._event([choice], None)
-
-    def usage_chunk(self, answers: Sequence[Answer]) -> bytes:
-        return self._event([], usage_of(answers))
 
     def _event(self, choices: list[dict[str, Any]], usage: dict[str, Any] | None) -> bytes:
         body = self._common | {"object": self.chunk_kind, "choices": choices}
         return event(body | {"usage": usage} if self._include_usage else body)
 
 
-class ChatFrame(Frame):
+class ChatFrame(OpenAiFrame):
     prefix = "chatcmpl"
     kind = "chat.completion"
     chunk_kind = "chat.completion.chunk"
@@ -97,7 +118,7 @@ class ChatFrame(Frame):
         return [self.chunk(self._choice(i, "delta", role, None, None)) for i in range(count)]
 
 
-class CompletionFrame(Frame):
+class CompletionFrame(OpenAiFrame):
     prefix = "cmpl"
     kind = "text_completion"
     chunk_kind = "text_completion"

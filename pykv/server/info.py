@@ -1,15 +1,19 @@
-"""What the server says about itself: /health, /v1/models, /props; and what it has not."""
+"""What the server says about itself: /health, /v1/models, /props, /slots; and what it has not."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
-from pykv.server.errors import ApiError, stopping
+from pykv.server.errors import ApiError, shown, stopping
 from pykv.server.frame import FINGERPRINT
+from pykv.server.llama import default_settings
 from pykv.server.service import Service
+
+if TYPE_CHECKING:
+    from pykv.tokenizer import Tokenizer
 
 UNSUPPORTED = {
     "/v1/responses": "use /v1/chat/completions",
@@ -18,10 +22,9 @@ UNSUPPORTED = {
     "/embeddings": "embeddings are not supported",
     "/v1/rerank": "reranking is not supported",
     "/rerank": "reranking is not supported",
-    "/completion": "use /v1/completions",
     "/infill": "infilling is not supported",
     "/lora-adapters": "adapters are not supported",
-    "/slots": "requests share one pool; the admin service shows its sessions",
+    "/slots/{id}": "requests share one pool, nothing is kept by slot",
     "/metrics": "the admin service has /metrics, on its own port",
     "/v1/images/generations": "images are not supported",
     "/v1/audio/speech": "audio is not supported",
@@ -32,8 +35,10 @@ UNSUPPORTED = {
 
 
 async def unsupported(request: Request) -> Response:
-    instead = UNSUPPORTED[request.url.path]
-    raise ApiError(501, f"{request.url.path} is not supported: {instead}.", code="unsupported")
+    instead = UNSUPPORTED[request.scope["route"].path]
+    raise ApiError(
+        501, f"{shown(request.url.path)} is not supported: {instead}.", code="unsupported"
+    )
 
 
 async def health(request: Request) -> Response:
@@ -77,16 +82,30 @@ def _pool(pool: dict[str, Any]) -> dict[str, Any]:
     return {"window": pool["window"], **{name: pool[name] for name in names}, **states}
 
 
+def _text(tokenizer: Tokenizer, token: int | None) -> str:
+    return "" if token is None else tokenizer.token_text(token)
+
+
 async def props(request: Request) -> Response:
     service: Service = request.app.state.service
     snapshot = service.runtime.engine.snapshot()
     cache = snapshot["cache"]
+    tokenizer = service.tokenizer
+    defaults = default_settings(service.limits, service.context)
     return JSONResponse(
         {
-            "default_generation_settings": {"n_ctx": service.context},
+            "default_generation_settings": {"n_ctx": service.context, "params": defaults},
             "total_slots": snapshot["limits"]["parallel"],
             "model_alias": service.model_id,
+            "model_path": service.model_file,
+            "chat_template": service.runtime.template.source,
+            "bos_token": _text(tokenizer, tokenizer.bos_id),
+            "eos_token": _text(tokenizer, tokenizer.eos_id),
             "modalities": {"vision": False, "audio": False},
+            "endpoint_slots": True,
+            "endpoint_props": False,
+            "endpoint_metrics": False,
+            "is_sleeping": False,
             "build_info": FINGERPRINT,
             "kv_pools": [_pool(pool) for pool in cache["pools"]],
             "resume_points": {
@@ -98,4 +117,44 @@ async def props(request: Request) -> Response:
                 )
             },
         }
+    )
+
+
+def _slot(index: int, session: dict[str, Any] | None, context: int, draft: bool) -> dict[str, Any]:
+    """One of the places of a step, with the request that has it."""
+    slot = {
+        "id": index,
+        "n_ctx": context,
+        "speculative": draft,
+        "is_processing": session is not None,
+    }
+    if session is None:
+        return slot
+    prompt, cached = session["prompt_tokens"], session["cached_tokens"]
+    return slot | {
+        "id_task": session["request"],
+        "n_prompt_tokens": prompt,
+        "n_prompt_tokens_processed": session["computed_tokens"],
+        "n_prompt_tokens_cache": cached,
+        "next_token": [{"has_next_token": True, "n_decoded": session["generated_tokens"]}],
+    }
+
+
+async def slots(request: Request) -> Response:
+    """Requests that are being computed, as llama-server shows them. There are no slots here:
+    a place says nothing about what is cached."""
+    service: Service = request.app.state.service
+    snapshot = service.runtime.engine.snapshot()
+    limits = snapshot["limits"]
+    running = [each for each in snapshot["sessions"] if each["state"] != "waiting"]
+    if request.query_params.get("fail_on_no_slot") and len(running) >= limits["parallel"]:
+        message = "All sequences of a step are taken; requests wait their turn."
+        raise ApiError(503, message, code="no_slot", retry_after=1)
+    free = [None] * (limits["parallel"] - len(running))
+    draft = limits["draft_max"] > 0
+    return JSONResponse(
+        [
+            _slot(index, session, service.context, draft)
+            for index, session in enumerate([*running, *free])
+        ]
     )

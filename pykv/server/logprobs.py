@@ -1,4 +1,4 @@
-"""Log probabilities in the two forms that OpenAI's API has."""
+"""Log probabilities in the two forms that OpenAI's API has, and in llama-server's."""
 
 from __future__ import annotations
 
@@ -34,6 +34,21 @@ def chat_logprobs(tokens: Sequence[TokenInfo], token_bytes: TokenBytes) -> dict[
         for info in tokens
     ]
     return {"content": content, "refusal": None}
+
+
+def llama_probabilities(
+    tokens: Sequence[TokenInfo], token_bytes: TokenBytes
+) -> list[dict[str, Any]]:
+    """`completion_probabilities` of an answer of /completion, or of a part of one."""
+
+    def entry(token: int, logprob: float) -> dict[str, Any]:
+        return {"id": token} | _entry(token, logprob, token_bytes)
+
+    return [
+        entry(info.token, info.logprob)
+        | {"top_logprobs": [entry(token, value) for token, value in info.top]}
+        for info in tokens
+    ]
 
 
 def _name(token: int, token_bytes: TokenBytes) -> str:

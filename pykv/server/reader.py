@@ -3,6 +3,7 @@ boolean is not a number, 1.5 is not a count, null is the same as absent."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, TypeVar
 
 from pykv.server.errors import invalid, shown
@@ -69,6 +70,17 @@ class Reader:
     def integer(self, name: str, low: int, high: int) -> int | None:
         value = self._body.get(name)
         return None if value is None else check_integer(value, name, low, high)
+
+    def one_integer(self, names: Sequence[str], low: int, high: int) -> int | None:
+        """Of names that mean the same; several only if they are equal."""
+        values = [self.integer(name, low, high) for name in names]
+        given = {value for value in values if value is not None}
+        if len(given) > 1:
+            shown_values = " and ".join(
+                f"{name} ({value})" for name, value in zip(names, values, strict=True)
+            )
+            raise invalid(names[0], f"{shown_values} differ.")
+        return given.pop() if given else None
 
     def number(self, name: str, low: float, high: float, otherwise: float) -> float:
         value = self._body.get(name)

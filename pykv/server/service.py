@@ -18,7 +18,7 @@ from pykv.server.history import History, PromptTokens, Tail
 from pykv.server.limits import LIMITS, Limits
 from pykv.server.namespaces import Namespaces
 from pykv.server.sampling import NEVER, Sampling
-from pykv.server.settings import Prompt, Settings
+from pykv.server.settings import MixedPrompt, Prompt, Settings
 
 if TYPE_CHECKING:
     from pykv.engine import Generation
@@ -66,6 +66,7 @@ class Service:
         self.stopping = False
         self._tokenizing = asyncio.Semaphore(limits.tokenizer_threads)
         path = Path(str(runtime.model_path))
+        self.model_file: str = path.name
         self._names = {self.model_id, runtime.model_id, path.name, path.stem}
         self._token_bytes = self.tokenizer.max_token_bytes
 
@@ -124,6 +125,24 @@ class Service:
             )
         return self._checked(prompt, param)
 
+    async def mixed_tokens(
+        self, prompt: MixedPrompt, param: str, settings: Settings
+    ) -> PromptTokens:
+        """Ids of llama-server's prompts, in whose texts control tokens may be written. A text
+        is read as a rendered chat is; so is none of those between ids."""
+        if isinstance(prompt, str):
+            return await self.chat_tokens(prompt, param, settings)
+        ids: list[int] = []
+        for index, piece in enumerate(prompt):
+            if isinstance(piece, int):
+                ids.append(piece)
+            elif piece or index == 0:
+                self._check_length(piece, param)
+                ids += await self.tokenize(piece, add_special=index == 0, parse_special=True)
+            if len(ids) >= self.context:
+                break  # refused below
+        return self._checked(PromptTokens(ids), param)
+
     async def remember(self, tail: Tail, text: str, ids: Sequence[int]) -> None:
         """Keeps the ids of a finished answer for the next turn of its chat. Does not queue
         behind prompts: an answer is short against them, and its last event waits for this."""
@@ -150,7 +169,7 @@ class Service:
         seed = secrets.randbits(64) if settings.seed is None else settings.seed
         request = GenerateRequest(
             prompt=tokens,
-            max_tokens=room if settings.max_tokens is None else min(settings.max_tokens, room),
+            max_tokens=self._max_tokens(settings, room),
             seed=seed,
             priority=settings.priority,
             timeout=settings.timeout,
@@ -169,6 +188,11 @@ class Service:
             if refusal is None:
                 raise
             raise refusal from None
+
+    @staticmethod
+    def _max_tokens(settings: Settings, room: int) -> int:
+        """At least one: the engine computes a prompt to answer it."""
+        return room if settings.max_tokens is None else max(1, min(settings.max_tokens, room))
 
     def _sampling(self, sampling: Sampling) -> dict[str, Any]:
         """Fields of GenerateRequest."""

@@ -16,11 +16,16 @@ DEFAULT_COMPLETION_TOKENS = 16
 """max_tokens of /v1/completions when absent, as OpenAI defines it."""
 
 Prompt = str | list[int]
+MixedPrompt = str | list[int | str]
+"""Of llama-server: a text, or ids and texts in any order."""
 
 
 @dataclass(frozen=True)
 class Settings:
-    """How to answer; the same for chat and completions. None means the default."""
+    """How to answer; the same for every endpoint. None means the default.
+
+    `max_tokens` 0 computes the prompt and shows no answer.
+    """
 
     model: str | None
     stream: bool
@@ -36,6 +41,7 @@ class Settings:
     logprobs: int | None
     use_cache: bool
     cache_salt: str | None
+    return_tokens: bool = False
 
 
 @dataclass(frozen=True)
@@ -82,7 +88,7 @@ def _timeout(reader: Reader, limits: Limits) -> float | None:
     return reader.number("timeout", limits.least_timeout, limits.timeout, 0.0)
 
 
-def _settings(
+def common_settings(
     reader: Reader, limits: Limits, *, max_tokens: int | None, logprobs: int | None
 ) -> Settings:
     stream = reader.boolean("stream", False)
@@ -170,37 +176,43 @@ def parse_chat(body: dict[str, Any], limits: Limits) -> ChatRequest:
     check_fields(body, fields.CHAT)
     reader = Reader(body)
     messages = parse_messages(reader.required("messages"), limits)
-    names = ("max_completion_tokens", "max_tokens")
-    counts = [reader.integer(name, 1, limits.max_tokens) for name in names]
-    given = {count for count in counts if count is not None}
-    if len(given) > 1:
-        message = f"max_tokens ({counts[1]}) and max_completion_tokens ({counts[0]}) differ."
-        raise invalid("max_tokens", message)
-    max_tokens = given.pop() if given else None
+    names = ("max_tokens", "max_completion_tokens")
+    max_tokens = reader.one_integer(names, 1, limits.max_tokens)
     logprobs = _chat_logprobs(reader, limits)
     return ChatRequest(
-        messages, _settings(reader, limits, max_tokens=max_tokens, logprobs=logprobs)
+        messages, common_settings(reader, limits, max_tokens=max_tokens, logprobs=logprobs)
     )
 
 
 # --- completions ---------------------------------------------------------------
 
 
-def _prompts(value: object, limits: Limits, vocab: int) -> list[Prompt]:
-    """One text, one list of ids, or a list of either."""
-    if isinstance(value, str):
-        return [check_text(value, "prompt")]
+def prompt_items(value: object) -> list[Any]:
+    """The entries of a prompt that is an array; none of them is looked at."""
     if not isinstance(value, list):
         message = f"prompt must be a string or an array, not {shown(value)}."
         raise invalid("prompt", message, "invalid_type")
     if not value:
         raise invalid("prompt", "prompt is empty.")
-    if not isinstance(value[0], (str, list)):
-        return [check_tokens(value, "prompt", vocab)]
-    if len(value) > limits.prompts:
-        raise invalid("prompt", f"prompt has {len(value)} prompts; at most {limits.prompts} fit.")
+    return value
+
+
+def check_prompt_count(prompts: list[Any], limits: Limits) -> None:
+    if len(prompts) > limits.prompts:
+        message = f"prompt has {len(prompts)} prompts; at most {limits.prompts} fit."
+        raise invalid("prompt", message)
+
+
+def _prompts(value: object, limits: Limits, vocab: int) -> list[Prompt]:
+    """One text, one list of ids, or a list of either."""
+    if isinstance(value, str):
+        return [check_text(value, "prompt")]
+    items = prompt_items(value)
+    if not isinstance(items[0], (str, list)):
+        return [check_tokens(items, "prompt", vocab)]
+    check_prompt_count(items, limits)
     prompts: list[Prompt] = []
-    for index, item in enumerate(value):
+    for index, item in enumerate(items):
         where = f"prompt[{index}]"
         if isinstance(item, list):
             prompts.append(check_tokens(item, where, vocab))
@@ -214,7 +226,7 @@ def parse_completion(body: dict[str, Any], limits: Limits, vocab: int) -> Comple
     reader = Reader(body)
     prompts = _prompts(reader.required("prompt"), limits, vocab)
     max_tokens = reader.integer("max_tokens", 1, limits.max_tokens)
-    settings = _settings(
+    settings = common_settings(
         reader,
         limits,
         max_tokens=DEFAULT_COMPLETION_TOKENS if max_tokens is None else max_tokens,

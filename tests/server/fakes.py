@@ -65,6 +65,9 @@ class ByteTokenizer:
     def token_bytes(self, token: int) -> bytes:
         return bytes([token]) if token < 256 else b"<%d>" % token
 
+    def token_text(self, token: int) -> str:
+        return {BOS: "<s>", END: "</s>"}.get(token, "?")
+
     def decode(self, ids: list[int]) -> str:
         return b"".join(map(self.token_bytes, ids)).decode(errors="replace")
 
@@ -73,6 +76,8 @@ class ByteTokenizer:
 
 
 class Template:
+    source = "{{ messages }}"
+
     def render(self, messages: list[dict[str, str]], *, add_generation_prompt: bool = True) -> str:
         if messages[-1]["content"] == "refuse me":
             raise _core.InvalidArgument("[ChatTemplate.render] roles must alternate")
@@ -90,6 +95,8 @@ class Event:
     prompt_tokens: int = 0
     cached_tokens: int = 0
     generated_tokens: int = 0
+    prompt_seconds: float = 0.5
+    generate_seconds: float = 0.25
 
 
 @dataclass
@@ -192,12 +199,25 @@ def fake_runtime() -> Any:
             config={"trained_context": 1000, "vocab": VOCAB}, parameters=10, weight_bytes=20
         ),
         engine=SimpleNamespace(
-            snapshot=lambda: {"limits": {"parallel": 16}, "cache": cache_stats()}
+            snapshot=lambda: {
+                "limits": {"parallel": 16, "draft_max": 0},
+                "cache": cache_stats(),
+                "sessions": sessions(),
+            }
         ),
         pool_facts=lambda: SimpleNamespace(longest_request=CONTEXT),
         describe=lambda: "KV pool: 200 cells",
         close=lambda: None,
     )
+
+
+def sessions() -> list[dict[str, Any]]:
+    """One request that is being answered, and one that waits."""
+    counts = {"prompt_tokens": 20, "computed_tokens": 5, "cached_tokens": 15, "generated_tokens": 3}
+    return [
+        {"request": 7, "state": "generating", **counts},
+        {"request": 8, "state": "waiting", **counts},
+    ]
 
 
 def cache_stats() -> dict[str, Any]:

@@ -33,11 +33,15 @@ def rows(text: str) -> dict[str, str]:
 
 
 TABLES = {
-    "Fields of both": fields.COMMON,
+    "Fields of all": fields.COMMON,
     "Fields of chat only": {k: v for k, v in fields.CHAT.items() if k not in fields.COMMON},
     "Fields of completions only": {
         k: v for k, v in fields.COMPLETIONS.items() if k not in fields.COMMON
     },
+    "Fields of /completion only": {
+        k: v for k, v in fields.LLAMA.items() if fields.COMMON.get(k) != v
+    },
+    "Fields of a prompt object": fields.PROMPT,
     "Fields of a message": fields.MESSAGE,
     "Fields of stream_options": fields.STREAM_OPTIONS,
 }
@@ -66,7 +70,7 @@ def test_endpoints() -> None:
     documented = {
         path.split("?")[0] for path in re.findall(r"`(?:GET|POST) (/[^`]*)`", section("Endpoints"))
     }
-    assert documented == {re.sub(r":path", "", path) for path in served}
+    assert documented == {path.replace(":path", "") for path in served}
 
 
 def test_error_codes() -> None:

@@ -34,11 +34,41 @@ def test_props(client: Client) -> None:
     props = client.get("/props").json()
     assert props["total_slots"] == 16
     assert props["default_generation_settings"]["n_ctx"] == 200
+    assert props["default_generation_settings"]["params"]["top_k"] == 40
     assert "/" not in props["model_alias"]
+    assert props["model_path"] == "tiny-model.gguf"
+    assert props["chat_template"] == "{{ messages }}"
+    assert (props["bos_token"], props["eos_token"]) == ("<s>", "</s>")
     full, window = props["kv_pools"]
     assert full["window"] is None and window["window"] == ["standard", 16]
     assert full["cells_free"] == 90 and window["cells_resume"] == 5
     assert props["resume_points"] == {"count": 2, "bytes": 640, "bytes_budget": 1000}
+
+
+def test_slots(client: Client) -> None:
+    busy, *idle = client.get("/slots").json()
+    assert busy["is_processing"] and busy["id_task"] == 7
+    assert (busy["n_prompt_tokens"], busy["n_prompt_tokens_cache"]) == (20, 15)
+    assert busy["next_token"][0]["n_decoded"] == 3
+    assert [slot["id"] for slot in idle] == list(range(1, 16))
+    assert not any(slot["is_processing"] for slot in idle)
+    assert client.get("/slots?fail_on_no_slot=1").status_code == 200
+
+
+def test_no_slot_is_free(engine: ScriptedEngine) -> None:
+    runtime = fake_runtime()
+    snapshot = runtime.engine.snapshot()
+    snapshot["limits"]["parallel"] = 1
+    runtime.engine.snapshot = lambda: snapshot
+    client = Client(create_app(runtime, engine=engine))
+    assert len(client.get("/slots").json()) == 1
+    reply = client.get("/slots?fail_on_no_slot=1")
+    assert (reply.status_code, reply.json()["error"]["code"]) == (503, "no_slot")
+
+
+def test_actions_on_slots_are_refused(client: Client) -> None:
+    reply = client.post("/slots/0?action=save", {"filename": "a"})
+    assert (reply.status_code, reply.json()["error"]["code"]) == (501, "unsupported")
 
 
 def test_tokenize(client: Client) -> None:

@@ -147,6 +147,54 @@ def test_streamed_equals_whole(http: httpx.Client) -> None:
     assert chunks[-1]["choices"][0]["finish_reason"] == whole["choices"][0]["finish_reason"]
 
 
+def test_llama_servers_endpoint_answers_alike(http: httpx.Client, runtime: Runtime) -> None:
+    reply = complete(http)
+    body = {"prompt": PROMPT, "n_predict": 24, "temperature": 0, "return_tokens": True}
+    own = http.post("/completion", json=body).json()
+    assert own["content"] == text_of(reply)
+    assert runtime.tokenizer.decode(own["tokens"], skip_special=True) == own["content"]
+    assert own["tokens_evaluated"] == reply["usage"]["prompt_tokens"]
+    assert own["tokens_predicted"] == reply["usage"]["completion_tokens"]
+    assert own["tokens_cached"] == own["timings"]["cache_n"] == own["tokens_evaluated"] - 1
+    assert own["timings"]["prompt_ms"] > 0 and own["timings"]["predicted_per_second"] > 0
+    *parts, last = events_of(http.post("/completion", json=body | {"stream": True}).text)
+    assert "".join(part["content"] for part in parts) == own["content"]
+    assert [token for part in parts for token in part["tokens"]] == own["tokens"]
+    assert last["timings"]["predicted_n"] == own["tokens_predicted"]
+
+
+def test_a_prompt_is_computed_ahead(http: httpx.Client) -> None:
+    warm = http.post("/completion", json={"prompt": PROMPT, "n_predict": 0}).json()
+    assert (warm["content"], warm["tokens_predicted"], warm["tokens_cached"]) == ("", 0, 0)
+    assert cached(complete(http)) == warm["tokens_evaluated"] - 1
+
+
+def test_a_rendered_chat_is_read_as_the_chat_itself(http: httpx.Client, runtime: Runtime) -> None:
+    messages = [{"role": "user", "content": "Tell me of the cat."}]
+    text = http.post("/apply-template", json={"messages": messages}).json()["prompt"]
+    body = {"max_tokens": 20, "temperature": 0}
+    chat = http.post("/v1/chat/completions", json=body | {"messages": messages}).json()
+    own = http.post("/completion", json=body | {"prompt": text}).json()
+    assert own["tokens_evaluated"] == chat["usage"]["prompt_tokens"]
+    assert own["tokens_cached"] == own["tokens_evaluated"] - 1
+    assert own["content"] == chat["choices"][0]["message"]["content"]
+    mixed = runtime.tokenizer.encode(text, parse_special=True)
+    pieces = [*mixed[:3], runtime.tokenizer.decode(mixed[3:])]
+    reply = http.post("/completion", json=body | {"prompt": pieces}).json()
+    assert reply["tokens_evaluated"] == own["tokens_evaluated"]
+
+
+def test_slots_show_the_requests_that_run(long: tuple[httpx.Client, Runtime]) -> None:
+    http, _ = long
+    body = {"prompt": PROMPT, "n_predict": LONG, "temperature": 0, "stream": True}
+    with http.stream("POST", "/completion", json=body) as reply:
+        next(reply.iter_lines())
+        slots = http.get("/slots").json()
+        busy = [slot for slot in slots if slot["is_processing"]]
+        assert len(slots) == 16 and len(busy) == 1
+        assert busy[0]["next_token"][0]["n_decoded"] >= 1
+
+
 def test_a_stop_string_from_the_middle_of_the_answer(http: httpx.Client) -> None:
     text = text_of(complete(http))
     stop = text[len(text) // 2 :][:3]

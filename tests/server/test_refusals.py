@@ -84,7 +84,6 @@ NUMBERS = [True, "1", [], -0.1, -1e300, 1e9, HUGE, 10**400]
         ("chat_template", "{{ 1 }}"),
         ("grammar", "root ::= 'a'"),
         ("json_schema", {"type": "object"}),
-        ("id_slot", 99),
         ("modalities", ["text", "audio"]),
         ("reasoning_effort", "high"),
     ],
@@ -350,7 +349,7 @@ def test_a_body_that_does_not_end(engine: ScriptedEngine) -> None:
 # --- paths and methods ---------------------------------------------------------
 
 
-@pytest.mark.parametrize("path", ["/", "/v1", "/v1/chat/completions/", "/%00", "/slots/-1"])
+@pytest.mark.parametrize("path", ["/", "/v1", "/v1/chat/completions/", "/%00"])
 def test_unknown_paths(client: Client, path: str) -> None:
     reply = client.get(path)
     assert reply.status_code == 404
