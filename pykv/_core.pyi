@@ -50,7 +50,7 @@ __all__: list[str] = [
     "decode_row",
     "encode_row",
     "kv_types",
-    "pool_plan",
+    "memory_plan",
     "precisions",
     "read_layer_table",
     "read_model_config",
@@ -1080,7 +1080,7 @@ def kv_types() -> list[str]:
     Names of the types K and V can be stored in.
     """
 
-def pool_plan(
+def memory_plan(
     *,
     layers: collections.abc.Sequence[LayerSpec],
     cells: int,
@@ -1088,12 +1088,13 @@ def pool_plan(
     type_v: str = "f16",
     max_sequences: int = 16,
     step_tokens: int = 512,
+    resume_bytes: int | None = None,
     recurrent: collections.abc.Sequence[
         tuple[typing.SupportsInt | typing.SupportsIndex, typing.SupportsInt | typing.SupportsIndex]
     ] = [],
-) -> list:
+) -> dict:
     """
-    What a cache would reserve: a list of pools as in Cache.stats()["pools"].
+    What Cache.stats() of a new cache says. Nothing is reserved.
     """
 
 def precisions() -> list[str]:

@@ -44,6 +44,8 @@ class OpenOptions(TypedDict, total=False):
     pool_bytes: int
     draft_max: int
     swa_full: bool
+    resume_bytes: int | None
+    resume_spacing: int
 
 
 class Engine:

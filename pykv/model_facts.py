@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from pykv import _core
-from pykv.pool_size import PoolRequest, bytes_per_cell, pool_cells, pool_plan, window_bytes
+from pykv.pool_size import PoolRequest, bytes_beside, bytes_per_cell, memory_plan, pool_cells
 
 _MAX_LAYERS = 1024
 _MAX_HEADS = 1 << 16
@@ -31,13 +31,16 @@ class TensorTypes:
 
 @dataclass(frozen=True, slots=True)
 class KvPlan:
-    """A pool with K and V of one type.
+    """The memory of a cache with K and V of one type.
 
     Attributes:
         bytes_per_token: of the layers that keep all tokens.
         context_bytes: of one whole context, in all layers.
         pools: what is reserved with `default_cells`, or for one context if that is 0, as in
             `Cache.stats()["pools"]`.
+        states: likewise the slots for recurrent states, as in `Cache.stats()["states"]`.
+        resume_bytes: of both for resume points.
+        bytes_reserved: in pools and slots.
         default_cells: of the pool that `pykv serve` makes by default; 0 if it refuses to.
         refusal: why, and which flag to change; "" if it fits.
     """
@@ -49,11 +52,10 @@ class KvPlan:
     default_cells: int
     refusal: str
     pools: list[dict[str, Any]]
+    states: dict[str, int]
+    resume_bytes: int
+    bytes_reserved: int
     contexts: dict[int, int]  # bytes by tokens of one sequence
-
-    @property
-    def bytes_reserved(self) -> int:
-        return sum(pool["bytes_reserved"] for pool in self.pools)
 
 
 class ModelFacts:
@@ -66,6 +68,7 @@ class ModelFacts:
         estimated: whether `layers` was read from the metadata only: windows and shared
             layers, which need less, are counted in full.
         layers: K and V of each layer; empty if the metadata does not say.
+        recurrent: elements of the states of each layer; empty if no layer has one.
         context: tokens it was trained for, 0 if unknown.
         parameters: numbers in all tensors.
         weight_bytes: what its tensors take in the file.
@@ -133,13 +136,23 @@ class ModelFacts:
         per_token = bytes_per_cell(*of)
         cells, refusal = 0, ""
         try:
-            cells = pool_cells(request, per_token, self.context, max(0, free), window_bytes(*of))
+            cells = pool_cells(request, per_token, self.context, max(0, free), bytes_beside(*of))
         except _core.InvalidArgument as error:
             refusal = str(error)
         lengths = {n: self._sequence_bytes(*of, n) for n in (*contexts, self.context)}
-        pools = pool_plan(*of, cells or self.context)
+        plan = memory_plan(*of, cells or self.context)
         return KvPlan(
-            type_k, type_v, per_token, lengths[self.context], cells, refusal, pools, lengths
+            type_k=type_k,
+            type_v=type_v,
+            bytes_per_token=per_token,
+            context_bytes=lengths[self.context],
+            default_cells=cells,
+            refusal=refusal,
+            pools=plan["pools"],
+            states=plan["states"],
+            resume_bytes=plan["resume_bytes_budget"],
+            bytes_reserved=plan["bytes_reserved"],
+            contexts=lengths,
         )
 
     @staticmethod
@@ -150,12 +163,13 @@ class ModelFacts:
         type_v: str,
         tokens: int,
     ) -> int:
-        """K and V of one sequence: in pools of windows what its next token sees."""
-        return sum(
-            pool["bytes_per_cell"]
-            * (tokens if pool["window"] is None else min(tokens, pool["window"][1]))
-            for pool in pool_plan(layers, request, type_k, type_v, tokens)
-        )
+        """K and V of one sequence, in pools of windows what its next token sees, and its state."""
+        plan = memory_plan(layers, request, type_k, type_v, tokens)
+        total: int = plan["states"]["bytes_per_slot"]
+        for pool in plan["pools"]:
+            seen = tokens if pool["window"] is None else min(tokens, pool["window"][1])
+            total += seen * pool["bytes_per_cell"]
+        return total
 
     def _number(self, name: str) -> int | None:
         """An integer of the architecture, or the largest of an array."""

@@ -13,10 +13,10 @@ from pykv import _core, models
 from pykv.memory import free_bytes
 from pykv.pool_size import (
     PoolRequest,
+    bytes_beside,
     bytes_per_cell,
     pool_cells,
     pool_layers,
-    window_bytes,
 )
 from pykv.tokenizer import ChatTemplate, Tokenizer
 
@@ -28,6 +28,7 @@ Progress = Callable[[str, float], None]
 
 MAX_CELLS = 1 << 31  # positions and cells are 32-bit numbers
 MAX_POOL_BYTES = 1 << 48
+MAX_SPACING = (1 << 31) - 1
 MAX_THREADS = 1024
 MAX_DRAFT = 32
 
@@ -54,6 +55,9 @@ class RuntimeOptions:
         pool_bytes: hard budget of the pool's memory, 0: as many as the cells need.
         draft_max: tokens at most that a step guesses and computes ahead for a session.
         swa_full: layers with a window keep all tokens, as the others, instead of what it reaches.
+        resume_bytes: of the places from which windows and recurrent states can go on; 0: none.
+            None: a tenth of the pool.
+        resume_spacing: tokens between those places in a long sequence, 0: none there.
     """
 
     model: str
@@ -67,6 +71,8 @@ class RuntimeOptions:
     pool_bytes: int = 0
     draft_max: int = 0
     swa_full: bool = False
+    resume_bytes: int | None = None
+    resume_spacing: int = 512
 
     def validate(self) -> None:
         """Raises InvalidArgument naming the flag, the value and the limit."""
@@ -76,6 +82,9 @@ class RuntimeOptions:
         _check("--draft-max", self.draft_max, 0, MAX_DRAFT)
         _check("--threads", self.threads, 0, MAX_THREADS)
         _check("--pool-bytes", self.pool_bytes, 0, MAX_POOL_BYTES)
+        if self.resume_bytes is not None:
+            _check("--resume-bytes", self.resume_bytes, 0, MAX_POOL_BYTES)
+        _check("--resume-spacing", self.resume_spacing, 0, MAX_SPACING)
         if self.batch_size < self.parallel:
             raise _refusal(
                 f"--batch-size {self.batch_size} is less than --parallel {self.parallel}; a step "
@@ -186,13 +195,17 @@ class Runtime:
     def describe(self) -> str:
         """Start-up facts in one line: cells, bytes, tokens."""
         facts = self.pool_facts()
-        windows = "".join(
+        stats = self.cache.stats()
+        beside = "".join(
             f" and {pool['cells_capacity']:,} of {pool['bytes_per_cell']:,} for windows of "
             f"{pool['window'][1]:,}"
-            for pool in self.cache.stats()["pools"][1:]
+            for pool in stats["pools"][1:]
         )
+        states = stats["states"]
+        if states["slots"]:
+            beside += f" and {states['slots']:,} states of {states['bytes_per_slot']:,}"
         return (
-            f"KV pool: {facts.cells:,} cells of {facts.bytes_per_cell:,} bytes{windows} "
+            f"KV pool: {facts.cells:,} cells of {facts.bytes_per_cell:,} bytes{beside} "
             f"(K {self.options.cache_type_k}, V {self.options.cache_type_v}), "
             f"{facts.bytes_reserved / 2**20:,.0f} MiB at most, used as needed; "
             f"room for {facts.cells:,} tokens of all requests together, "
@@ -209,6 +222,7 @@ class Runtime:
             options.parallel,
             options.batch_size,
             options.swa_full,
+            options.resume_bytes,
             self.model.recurrent_table,
         )
         cells = pool_cells(
@@ -216,7 +230,7 @@ class Runtime:
             bytes_per_cell(layers, request, *types),
             self.model.config["context"],
             free_bytes(),
-            window_bytes(layers, request, *types),
+            bytes_beside(layers, request, *types),
         )
         return _core.Cache(
             layers=pool_layers(layers, request),
@@ -225,6 +239,8 @@ class Runtime:
             cells=cells,
             max_sequences=options.parallel,
             step_tokens=options.batch_size,
+            resume_bytes=options.resume_bytes,
+            resume_spacing=options.resume_spacing,
             type_k=options.cache_type_k,
             type_v=options.cache_type_v,
             pool_bytes=options.pool_bytes,

@@ -76,6 +76,22 @@ std::unique_ptr<Cache> make_cache(const LayerTable& layers, const std::vector<Ro
   return std::make_unique<Cache>(std::move(config), backend);
 }
 
+py::dict plan_memory(const LayerTable& layers, const PyInt& cells, const std::string& type_k,
+                     const std::string& type_v, const PyInt& max_sequences, const PyInt& step_tokens,
+                     const std::optional<PyInt>& resume_bytes,
+                     const std::vector<std::pair<std::uint32_t, std::uint32_t>>& recurrent) {
+  CacheConfig config;
+  config.layers = layers;
+  for (const auto& [conv, scan] : recurrent) config.recurrent.push_back({conv, scan});
+  config.type_k = parse_kv_type(type_k);
+  config.type_v = parse_kv_type(type_v);
+  config.cells = to_int<std::uint64_t>(cells, "[memory_plan] cells", 1);
+  config.max_sequences = to_int<std::uint32_t>(max_sequences, "[memory_plan] max_sequences", 1);
+  config.step_tokens = to_int<std::uint32_t>(step_tokens, "[memory_plan] step_tokens", 1);
+  if (resume_bytes) config.resume_bytes = to_int<std::uint64_t>(*resume_bytes, "[memory_plan] resume_bytes");
+  return to_dict(memory_plan(config));
+}
+
 std::tuple<std::uint64_t, std::uint32_t, std::uint32_t, std::uint32_t> open(
     Cache& cache, const py::object& given, const PyInt& ns, const std::optional<PyInt>& limit) {
   const std::vector<Token> tokens = to_tokens(given, "[Cache.open] tokens");
@@ -421,28 +437,12 @@ void bind_cache(py::module_& m) {
   bind_views(cache);
   bind_space(cache);
   bind_steps(m, cache);
-  m.def(
-      "pool_plan",
-      [](const LayerTable& layers, const PyInt& cells, const std::string& type_k, const std::string& type_v,
-         const PyInt& max_sequences, const PyInt& step_tokens,
-         const std::vector<std::pair<std::uint32_t, std::uint32_t>>& recurrent) {
-        CacheConfig config;
-        config.layers = layers;
-        for (const auto& [conv, scan] : recurrent) config.recurrent.push_back({conv, scan});
-        config.type_k = parse_kv_type(type_k);
-        config.type_v = parse_kv_type(type_v);
-        config.cells = to_int<std::uint64_t>(cells, "[pool_plan] cells", 1);
-        config.max_sequences = to_int<std::uint32_t>(max_sequences, "[pool_plan] max_sequences", 1);
-        config.step_tokens = to_int<std::uint32_t>(step_tokens, "[pool_plan] step_tokens", 1);
-        py::list out;
-        for (const PoolStats& pool : pool_plan(config)) out.append(to_dict(pool));
-        return out;
-      },
-      py::kw_only(), py::arg("layers"), py::arg("cells"), py::arg("type_k") = "f16",
-      py::arg("type_v") = "f16", py::arg("max_sequences") = CacheConfig{}.max_sequences,
-      py::arg("step_tokens") = CacheConfig{}.step_tokens,
-      py::arg("recurrent") = std::vector<std::pair<std::uint32_t, std::uint32_t>>{},
-      "What a cache would reserve: a list of pools as in Cache.stats()[\"pools\"].");
+  m.def("memory_plan", &plan_memory, py::kw_only(), py::arg("layers"), py::arg("cells"),
+        py::arg("type_k") = "f16", py::arg("type_v") = "f16",
+        py::arg("max_sequences") = CacheConfig{}.max_sequences,
+        py::arg("step_tokens") = CacheConfig{}.step_tokens, py::arg("resume_bytes") = py::none(),
+        py::arg("recurrent") = std::vector<std::pair<std::uint32_t, std::uint32_t>>{},
+        "What Cache.stats() of a new cache says. Nothing is reserved.");
   m.def(
       "abandon", [](const py::object& object) { object.inc_ref(); },
       "Keeps `object` for ever. For a child process after os.fork(), where the worker threads that its "

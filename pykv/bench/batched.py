@@ -22,13 +22,15 @@ from pathlib import Path
 
 from pykv import _core
 from pykv.memory import free_bytes
+from pykv.pool_size import PoolRequest, memory_plan, pool_layers
 
 WARM_UP_TOKENS = 16
 
 
 @dataclass(frozen=True)
 class BatchedOptions:
-    """What to measure. `batch_size` is the number of prompt tokens per forward pass."""
+    """What to measure. `batch_size` is the number of prompt tokens per forward pass; the names
+    of the cache's options are those of pykv.runtime.RuntimeOptions."""
 
     model: Path
     npp: list[int]
@@ -39,6 +41,9 @@ class BatchedOptions:
     batch_size: int = 512
     cache_type_k: str = "f16"
     cache_type_v: str = "f16"
+    swa_full: bool = False
+    resume_bytes: int | None = None
+    resume_spacing: int = 512
     precision: str = "fast"
     threads: int = 0
     seed: int = 1
@@ -156,12 +161,21 @@ class BatchedBench:
         largest = max(options.cells(*row) for row in options.rows())
         self._capacity = options.ctx_size or largest + WARM_UP_TOKENS
         self._computed = 0
+        self._request = PoolRequest(
+            parallel=max(options.npl),
+            batch_size=max(options.batch_size, *options.npl),
+            swa_full=options.swa_full,
+            resume_bytes=options.resume_bytes,
+            recurrent=self._model.recurrent_table,
+        )
         self._check_memory(largest)
 
     def _check_memory(self, largest: int) -> None:
         """Raises InvalidArgument for rows that the machine cannot hold."""
-        per_cell = self._new_cache(1).stats()["bytes_per_cell"]
-        needed, free = min(self._capacity, largest) * per_cell, free_bytes()
+        options, cells = self._options, min(self._capacity, largest)
+        types = options.cache_type_k, options.cache_type_v
+        plan = memory_plan(self._model.layer_table, self._request, *types, cells)
+        needed, free = plan["bytes_reserved"], free_bytes()
         if needed > free:
             raise _core.InvalidArgument(
                 f"[BatchedBench] the largest row takes {needed} bytes of KV cells and {free} are "
@@ -209,11 +223,15 @@ class BatchedBench:
 
     def _new_cache(self, cells: int) -> _core.Cache:
         return _core.Cache(
-            layers=self._model.layer_table,
+            layers=pool_layers(self._model.layer_table, self._request),
             ropes=self._model.ropes,
             recurrent=self._model.recurrent_table,
             backend=self._backend,
             cells=cells,
+            max_sequences=self._request.parallel,
+            step_tokens=self._request.batch_size,
+            resume_bytes=self._options.resume_bytes,
+            resume_spacing=self._options.resume_spacing,
             type_k=self._options.cache_type_k,
             type_v=self._options.cache_type_v,
         )

@@ -22,6 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pykv import _core
+from pykv.pool_size import PoolRequest, pool_layers
 from pykv.tokenizer import Tokenizer
 
 MIN_WINDOW = 8
@@ -41,6 +42,7 @@ class PerplexityOptions:
         window: tokens of a window, at least MIN_WINDOW.
         windows: at most so many, 0: all of the text.
         precision: of linear layers; the exact pass has "exact".
+        swa_full: layers with a window keep all tokens; the figures are the same.
         threads: 0: one per usable core.
     """
 
@@ -49,6 +51,7 @@ class PerplexityOptions:
     window: int = 512
     windows: int = 0
     precision: str = "fast"
+    swa_full: bool = False
     threads: int = 0
 
 
@@ -58,7 +61,7 @@ class TypeResult:
 
     type_k: str
     type_v: str
-    bytes_per_token: int
+    bytes_per_token: int  # in all layers
     perplexity: float
     perplexity_error: float
     kl_mean: float
@@ -96,16 +99,23 @@ class _Lane:
     """One model with one cache that goes through the windows."""
 
     def __init__(
-        self, model: _core.Model, backend: _core.Backend, types: tuple[str, str], cells: int
+        self,
+        model: _core.Model,
+        backend: _core.Backend,
+        types: tuple[str, str],
+        options: PerplexityOptions,
     ) -> None:
         self.types = types
         self._model = model
         self._cache = _core.Cache(
-            layers=model.layer_table,
+            layers=pool_layers(model.layer_table, PoolRequest(swa_full=options.swa_full)),
             ropes=model.ropes,
             recurrent=model.recurrent_table,
             backend=backend,
-            cells=cells,
+            cells=options.window,
+            max_sequences=1,
+            step_tokens=_CHUNK,
+            resume_bytes=0,
             type_k=types[0],
             type_v=types[1],
         )
@@ -145,7 +155,7 @@ class _Lane:
         return TypeResult(
             type_k=self.types[0],
             type_v=self.types[1],
-            bytes_per_token=int(self._cache.stats()["bytes_per_cell"]),
+            bytes_per_token=sum(p["bytes_per_cell"] for p in self._cache.stats()["pools"]),
             perplexity=perplexity,
             perplexity_error=perplexity * error,
             kl_mean=float(kl.mean()),
@@ -177,8 +187,8 @@ class PerplexityBench:
         model = exact
         if options.precision != "exact":
             model = _core.Model(gguf, backend, precision=options.precision)
-        self._exact = _Lane(exact, backend, ("f32", "f32"), options.window)
-        self._lanes = [_Lane(model, backend, pair, options.window) for pair in options.types]
+        self._exact = _Lane(exact, backend, ("f32", "f32"), options)
+        self._lanes = [_Lane(model, backend, pair, options) for pair in options.types]
         self._rows = max(1, min(_CHUNK, _LOGITS // int(exact.config["vocab"])))
 
     @property

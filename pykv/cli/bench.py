@@ -18,6 +18,9 @@ from pykv.cli.options import (
     NPP,
     NTG,
     PRECISION,
+    RESUME_BYTES,
+    RESUME_SPACING,
+    SWA_FULL,
     THREADS,
     TOKENS_MAX,
     integer,
@@ -46,7 +49,7 @@ def add_parser(subparsers: Any) -> None:
     add = parser.add_argument
     add("-pps", action="store_true", help="all sequences share one prompt")
     add("--output-format", choices=["md", "jsonl"], default="md", help="table or JSON lines")
-    kinds = (CACHE_TYPE_K, CACHE_TYPE_V, PRECISION)
+    kinds = (CACHE_TYPE_K, CACHE_TYPE_V, SWA_FULL, RESUME_BYTES, RESUME_SPACING, PRECISION)
     options = (MODEL, _CELLS, _BATCH, NPP, NTG, NPL, *kinds, THREADS)
     config.declare(parser, {"": options}, json_help="the same as --output-format jsonl")
 
@@ -68,6 +71,9 @@ def run(args: argparse.Namespace) -> int:
         batch_size=args.batch_size,
         cache_type_k=args.cache_type_k,
         cache_type_v=args.cache_type_v,
+        swa_full=args.swa_full,
+        resume_bytes=args.resume_bytes,
+        resume_spacing=args.resume_spacing,
         precision=args.precision,
         threads=args.threads,
     )

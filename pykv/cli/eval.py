@@ -16,6 +16,7 @@ from pykv.cli.options import (
     EVAL_TYPE_V,
     MODEL,
     PRECISION,
+    SWA_FULL,
     THREADS,
     WINDOW,
     WINDOWS,
@@ -48,7 +49,7 @@ def add_parser(subparsers: Any) -> None:
     )
     parser.add_argument("file", metavar="FILE", help="text, UTF-8; -: read it from stdin")
     parser.add_argument("--plot", metavar="FILE", type=Path, help="also draw the mean KL (SVG)")
-    options = (MODEL, EVAL_TYPE_K, EVAL_TYPE_V, PRECISION, WINDOW, WINDOWS, THREADS)
+    options = (MODEL, EVAL_TYPE_K, EVAL_TYPE_V, PRECISION, WINDOW, WINDOWS, SWA_FULL, THREADS)
     config.declare(parser, {"": options}, json_help="print everything as JSON")
 
 
@@ -69,6 +70,7 @@ def run(args: argparse.Namespace) -> int:
         window=args.window,
         windows=args.chunks,
         precision=args.precision,
+        swa_full=args.swa_full,
         threads=args.threads,
     )
     bench = PerplexityBench(options, _text(args.file))

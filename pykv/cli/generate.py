@@ -16,6 +16,7 @@ from pykv.cli.options import (
     MODEL,
     POOL,
     PRECISION,
+    RESUME_SPACING,
     SAMPLING,
     THREADS,
     sampling_of,
@@ -46,7 +47,11 @@ def add_parser(subparsers: Any) -> None:
     add("--chat", action="store_true", help="answer the prompt as a user's message")
     config.declare(
         parser,
-        {"": (MODEL, MAX_TOKENS, PRECISION), "sampling": SAMPLING, "KV cache": (*POOL, THREADS)},
+        {
+            "": (MODEL, MAX_TOKENS, PRECISION),
+            "sampling": SAMPLING,
+            "KV cache": (*POOL, RESUME_SPACING, THREADS),
+        },
         json_help="print text and figures as JSON, at the end",
     )
 
@@ -63,6 +68,8 @@ def run(args: argparse.Namespace) -> int:
         ctx_size=args.ctx_size,
         pool_bytes=args.pool_bytes,
         swa_full=args.swa_full,
+        resume_bytes=args.resume_bytes,
+        resume_spacing=args.resume_spacing,
         cache_type_k=args.cache_type_k,
         cache_type_v=args.cache_type_v,
         precision=args.precision,

@@ -11,7 +11,10 @@ from pykv.cli import config, output
 from pykv.cli.options import KV_TYPES, MODEL, POOL
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from pykv.model_facts import KvPlan, ModelFacts
+    from pykv.pool_size import PoolRequest
 
 EXAMPLES = """examples:
   pykv info                                   the default model
@@ -61,25 +64,35 @@ def run(args: argparse.Namespace) -> int:
 
 
 def memory_plans(facts: ModelFacts, args: argparse.Namespace) -> list[KvPlan]:
-    """The plan of the pool that the flags ask for, then one for every KV type. Empty if
-    the file does not say what its layers are."""
+    """The plan of the pool that the flags ask for, then one for every KV type that the model's
+    heads can have. Empty if the file does not say what its layers are."""
     from pykv.memory import free_bytes
     from pykv.pool_size import PoolRequest
 
-    free = free_bytes() - facts.weight_bytes
-    request = PoolRequest(args.ctx_size, args.pool_bytes, swa_full=args.swa_full)
-    other = PoolRequest(swa_full=args.swa_full)
-    types = [(args.cache_type_k, args.cache_type_v), *((kind, kind) for kind in KV_TYPES)]
-    plans = (
-        facts.kv_plan(
-            *pair,
-            free=free,
-            request=request if place == 0 else other,
-            contexts=[n for n in _SHOWN_CONTEXTS if n < facts.context],
-        )
-        for place, pair in enumerate(types)
-    )
-    return [plan for plan in plans if plan is not None]
+    of_file: dict[str, Any] = {
+        "free": free_bytes() - facts.weight_bytes,
+        "contexts": [n for n in _SHOWN_CONTEXTS if n < facts.context],
+    }
+    other = PoolRequest(swa_full=args.swa_full, resume_bytes=args.resume_bytes)
+    request = dataclasses.replace(other, ctx_size=args.ctx_size, pool_bytes=args.pool_bytes)
+    wanted = facts.kv_plan(args.cache_type_k, args.cache_type_v, request=request, **of_file)
+    if wanted is None:
+        return []
+    return [wanted, *_plans_by_type(facts, other, of_file)]
+
+
+def _plans_by_type(
+    facts: ModelFacts, request: PoolRequest, of_file: dict[str, Any]
+) -> Iterator[KvPlan]:
+    from pykv._core import InvalidArgument
+
+    for kind in KV_TYPES:
+        try:
+            plan = facts.kv_plan(kind, kind, request=request, **of_file)
+        except InvalidArgument:  # a head is not whole blocks of the type
+            continue
+        if plan is not None:
+            yield plan
 
 
 def plan_text(facts: ModelFacts, plans: list[KvPlan]) -> str:
@@ -108,12 +121,14 @@ def plan_text(facts: ModelFacts, plans: list[KvPlan]) -> str:
             f"Fits: {wanted.default_cells:,} cells, K {wanted.type_k}, V {wanted.type_v}, "
             f"{output.size(wanted.bytes_reserved)} at most."
         )
-    if len(wanted.pools) > 1:
-        lines += ["", _pool_table(wanted.pools)]
+    if len(wanted.pools) > 1 or wanted.states["slots"]:
+        lines += ["", _pool_table(wanted, sum(map(any, facts.recurrent)))]
+        lines.append(f"Resume points, within that: {output.size(wanted.resume_bytes)} at most.")
     return "\n".join(lines)
 
 
-def _pool_table(pools: list[dict[str, Any]]) -> str:
+def _pool_table(plan: KvPlan, recurrent_layers: int) -> str:
+    """What each pool reserves, and the slots for recurrent states."""
     head = ["pool", "layers", "cells", "bytes/cell", "at most"]
     rows = [
         [
@@ -123,8 +138,12 @@ def _pool_table(pools: list[dict[str, Any]]) -> str:
             f"{pool['bytes_per_cell']:,}",
             output.size(pool["bytes_reserved"]),
         ]
-        for pool in pools
+        for pool in plan.pools
     ]
+    slots, size = plan.states["slots"], plan.states["bytes_per_slot"]
+    if slots:
+        memory = output.size(slots * size)
+        rows.append(["states", str(recurrent_layers), f"{slots:,}", f"{size:,}", memory])
     return output.table(head, rows, right=range(1, len(head)))
 
 

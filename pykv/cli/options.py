@@ -161,6 +161,14 @@ CACHE_TYPE_V = Option(
 SWA_FULL = Option(
     ("--swa-full",), "layers with a window keep all tokens, not only what it reaches", None, False
 )
+RESUME_BYTES = Option(
+    ("--resume-bytes",), "bytes of resume points of windows and states, 0: none",
+    integer(0, 2**48), None, "a tenth of the pool", metavar="BYTES",
+)  # fmt: skip
+RESUME_SPACING = Option(
+    ("--resume-spacing",), "tokens between them in a long sequence, 0: none there",
+    integer(0, COUNT_MAX), 512, metavar="N",
+)  # fmt: skip
 PRECISIONS = tuple(_core.precisions())
 PRECISION = Option(
     ("--precision",), "exact (float32), fast (8-bit activations) or fastest (bf16 attention)",
@@ -224,15 +232,15 @@ EVAL_TYPE_V = Option(
 WINDOW = Option(("--window",), "tokens of a window", integer(8, TOKENS_MAX), 512, metavar="N")
 WINDOWS = Option(("--chunks",), "windows measured, 0: all", integer(0, TOKENS_MAX), 0, metavar="N")
 
-POOL = (CTX_SIZE, POOL_BYTES, CACHE_TYPE_K, CACHE_TYPE_V, SWA_FULL)
+POOL = (CTX_SIZE, POOL_BYTES, CACHE_TYPE_K, CACHE_TYPE_V, SWA_FULL, RESUME_BYTES)
 SAMPLING = (
     TEMP, TOP_K, TOP_P, MIN_P, TYPICAL_P, TOP_N_SIGMA, REPEAT_PENALTY, REPEAT_LAST_N,
     PRESENCE_PENALTY, FREQUENCY_PENALTY, SEED,
 )  # fmt: skip
 
 ALL = (
-    MODEL, *POOL, PRECISION, THREADS, HOST, PORT, ADMIN_PORT, ALIAS, PARALLEL, BATCH_SIZE,
-    DRAFT_MAX, VERBOSE,
+    MODEL, *POOL, RESUME_SPACING, PRECISION, THREADS, HOST, PORT, ADMIN_PORT, ALIAS, PARALLEL,
+    BATCH_SIZE, DRAFT_MAX, VERBOSE,
     MAX_TOKENS, *SAMPLING, NPP, NTG, NPL, WINDOW, WINDOWS,
 )  # fmt: skip
 """Every option that the environment and the configuration file may set."""

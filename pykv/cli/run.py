@@ -12,7 +12,16 @@ from typing import TYPE_CHECKING, Any
 
 from pykv._core import Error, InvalidArgument
 from pykv.cli import config, output
-from pykv.cli.options import MAX_TOKENS, MODEL, POOL, PRECISION, SAMPLING, THREADS, sampling_of
+from pykv.cli.options import (
+    MAX_TOKENS,
+    MODEL,
+    POOL,
+    PRECISION,
+    RESUME_SPACING,
+    SAMPLING,
+    THREADS,
+    sampling_of,
+)
 
 if TYPE_CHECKING:
     from pykv.cli.chat import Chat
@@ -53,7 +62,7 @@ def add_parser(subparsers: Any) -> None:
     groups = {
         "": (MODEL, _MAX_TOKENS, PRECISION),
         "sampling": SAMPLING,
-        "KV cache": (*POOL, THREADS),
+        "KV cache": (*POOL, RESUME_SPACING, THREADS),
     }
     config.declare(
         parser, groups, json_help="print each answer as a line of JSON", positional="as --model"
@@ -73,6 +82,8 @@ def run(args: argparse.Namespace) -> int:
         ctx_size=args.ctx_size,
         pool_bytes=args.pool_bytes,
         swa_full=args.swa_full,
+        resume_bytes=args.resume_bytes,
+        resume_spacing=args.resume_spacing,
         cache_type_k=args.cache_type_k,
         cache_type_v=args.cache_type_v,
         precision=args.precision,

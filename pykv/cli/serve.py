@@ -24,6 +24,7 @@ from pykv.cli.options import (
     POOL,
     PORT,
     PRECISION,
+    RESUME_SPACING,
     THREADS,
     VERBOSE,
 )
@@ -55,7 +56,7 @@ def add_parser(subparsers: Any) -> None:
             "": (MODEL, ALIAS, PRECISION, THREADS, VERBOSE),
             "addresses": (HOST, PORT, ADMIN_PORT),
             "requests": (PARALLEL, BATCH_SIZE, DRAFT_MAX),
-            "KV cache": POOL,
+            "KV cache": (*POOL, RESUME_SPACING),
         },
         json_help="print addresses and pool as one line of JSON when ready",
         positional="the same as --model",
@@ -99,6 +100,8 @@ def _open_runtime(args: argparse.Namespace, model: str) -> Runtime:
             threads=args.threads,
             pool_bytes=args.pool_bytes,
             swa_full=args.swa_full,
+            resume_bytes=args.resume_bytes,
+            resume_spacing=args.resume_spacing,
         )
     )
 

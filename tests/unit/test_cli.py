@@ -150,6 +150,7 @@ def test_generate_options_reach_the_runtime(runtime: Any, capsys: Any) -> None:
     assert vars(made.options) == {
         "model": models.DEFAULT_MODEL, "ctx_size": 512, "pool_bytes": 0, "cache_type_k": "q8_0",
         "cache_type_v": "f32", "precision": "fast", "threads": 2, "swa_full": False,
+        "resume_bytes": None, "resume_spacing": 512,
     }  # fmt: skip
 
 

@@ -191,8 +191,9 @@ struct CacheStats {
   StateStats states;
 };
 
-// What a cache would reserve, all free: capacities and bytes of each pool. Throws as Cache().
-std::vector<PoolStats> pool_plan(const CacheConfig& config);
+// What stats() of a new cache says: capacities and bytes of each pool, of slots and of resume points.
+// Reserves nothing. Throws as Cache().
+CacheStats memory_plan(const CacheConfig& config);
 
 enum class EvictReason : std::uint8_t { watermark, demand, request };
 

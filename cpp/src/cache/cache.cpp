@@ -161,37 +161,12 @@ PoolStats stats_of(const Cache::Impl& cache, std::size_t index) {
   return s;
 }
 
-}  // namespace
-
-std::vector<PoolStats> pool_plan(const CacheConfig& config) {
-  const PoolSizes sizes = pool_sizes(checked(config));
-  std::vector<PoolStats> plan;
-  for (std::size_t i = 0; i < sizes.layouts.size(); ++i) {
-    PoolStats& pool = plan.emplace_back();
-    pool.window = sizes.windows[i];
-    pool.layers = sizes.layouts[i].stored_layers();
-    pool.cells_capacity = pool.cells_free = std::uint64_t{sizes.blocks[i]} * kBlockCells;
-    pool.bytes_reserved = std::uint64_t{sizes.blocks[i]} * sizes.layouts[i].block_bytes();
-    pool.bytes_per_cell = sizes.layouts[i].bytes_per_cell();
+// What is the sum over all pools and slots, or that of pool 0.
+void add_totals(CacheStats& s, const CacheConfig& config) {
+  for (const PoolStats& pool : s.pools) {
+    s.bytes_reserved += pool.bytes_reserved;
+    s.bytes_committed += pool.bytes_committed;
   }
-  return plan;
-}
-
-CacheStats Cache::stats() const {
-  const Impl& c = *impl_;
-  const auto lock = c.link->lock();
-  CacheStats s;
-  s.pools.reserve(c.pools());
-  for (std::size_t pool = 0; pool < c.pools(); ++pool) {
-    s.pools.push_back(stats_of(c, pool));
-    s.bytes_reserved += s.pools.back().bytes_reserved;
-    s.bytes_committed += s.pools.back().bytes_committed;
-  }
-  s.states.slots = c.states.counts().slots;
-  s.states.slots_used = c.states.counts().used;
-  s.states.slots_resume = c.states.is_used() ? c.points.counts().points : 0;
-  s.states.bytes_per_slot = c.states.layout.slot_bytes();
-  s.states.bytes_committed = c.states.committed_bytes();
   s.bytes_reserved += s.states.slots * s.states.bytes_per_slot;
   s.bytes_committed += s.states.bytes_committed;
   const PoolStats& base = s.pools.front();
@@ -201,7 +176,41 @@ CacheStats Cache::stats() const {
   s.cells_idle = base.cells_idle;
   s.cells_free = base.cells_free;
   s.bytes_per_cell = base.bytes_per_cell;
-  s.bytes_budget = c.config.pool_bytes != 0 ? c.config.pool_bytes : s.bytes_reserved;
+  s.bytes_budget = config.pool_bytes != 0 ? config.pool_bytes : s.bytes_reserved;
+}
+
+}  // namespace
+
+CacheStats memory_plan(const CacheConfig& config) {
+  const PoolSizes sizes = pool_sizes(checked(config));
+  CacheStats plan;
+  for (std::size_t i = 0; i < sizes.layouts.size(); ++i) {
+    PoolStats& pool = plan.pools.emplace_back();
+    pool.window = sizes.windows[i];
+    pool.layers = sizes.layouts[i].stored_layers();
+    pool.cells_capacity = pool.cells_free = std::uint64_t{sizes.blocks[i]} * kBlockCells;
+    pool.bytes_reserved = std::uint64_t{sizes.blocks[i]} * sizes.layouts[i].block_bytes();
+    pool.bytes_per_cell = sizes.layouts[i].bytes_per_cell();
+  }
+  plan.states.slots = sizes.state_slots;
+  plan.states.bytes_per_slot = sizes.states.slot_bytes();
+  plan.resume_bytes_budget = sizes.resume_budget;
+  add_totals(plan, config);
+  return plan;
+}
+
+CacheStats Cache::stats() const {
+  const Impl& c = *impl_;
+  const auto lock = c.link->lock();
+  CacheStats s;
+  s.pools.reserve(c.pools());
+  for (std::size_t pool = 0; pool < c.pools(); ++pool) s.pools.push_back(stats_of(c, pool));
+  s.states.slots = c.states.counts().slots;
+  s.states.slots_used = c.states.counts().used;
+  s.states.slots_resume = c.states.is_used() ? c.points.counts().points : 0;
+  s.states.bytes_per_slot = c.states.layout.slot_bytes();
+  s.states.bytes_committed = c.states.committed_bytes();
+  add_totals(s, c.config);
   s.resume_points = c.points.counts().points;
   s.resume_points_made = c.points_made;
   s.resume_points_dropped = c.points.counts().dropped;
