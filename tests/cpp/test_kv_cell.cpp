@@ -201,6 +201,21 @@ TEST(every_tier_decodes_cells_of_v_as_decode_row) {
   });
 }
 
+// Every exponent, both signs, halfway cases and their neighbours, infinities and NaN.
+TEST(every_tier_encodes_f16_as_encode_row) {
+  std::vector<float> values;
+  for (std::uint32_t high = 0; high < 0x10000; high += 0x40)
+    for (const std::uint32_t low : {0U, 1U, 0xfffU, 0x1000U, 0x1001U, 0x2fffU, 0x3000U, 0x3001U})
+      values.push_back(std::bit_cast<float>(high << 16 | low));
+  values.resize(values.size() - 3);  // an end that is no whole vector
+  std::vector<std::byte> expected(values.size() * 2), got(expected.size());
+  encode_row(DType::f16, values, expected);
+  for (const kernels::Kernels* tier : kernels::available_kernels()) {
+    tier->encode_f16(values.data(), values.size(), got.data());
+    CHECK(got == expected);
+  }
+}
+
 TEST(the_transform_is_orthonormal_its_own_inverse_and_the_same_on_every_tier) {
   std::mt19937 random(12);
   std::normal_distribution<float> normal;

@@ -27,6 +27,7 @@ void to_row(const kernels::Kernels& kernels, const TileLayout& tile, const float
     kernels.hadamard(transformed, tile.hadamard, tile.dim / tile.hadamard);
     values = transformed;
   }
+  if (tile.type == DType::f16) return kernels.encode_f16(values, tile.dim, row);
   encode_row(tile.type, {values, tile.dim}, {row, row_bytes(tile.type, tile.dim)});
 }
 

@@ -14,7 +14,8 @@ Rotations::Rotations(const RopeParams* rope, std::span<const Segment> segments) 
   std::sort(values_.begin(), values_.end());
   values_.erase(std::unique(values_.begin(), values_.end()), values_.end());
   cos_sin_ = cos_sin(*rope, values_);
-  for (std::size_t i = 1; i < cos_sin_.size(); i += 2) cos_sin_[i] = -cos_sin_[i];  // sin(-x)
+  for (std::size_t at = 0; at < cos_sin_.size(); at += rope->dims)
+    for (std::size_t i = rope->dims / 2; i < rope->dims; ++i) cos_sin_[at + i] *= -1.0F;  // sin(-x)
 }
 
 std::uint32_t Rotations::index(Pos rotation) const {

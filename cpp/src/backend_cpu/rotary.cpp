@@ -19,11 +19,10 @@ std::vector<float> cos_sin(const RopeParams& rope, std::span<const Pos> position
   const std::vector<double> frequency = frequencies(rope);
   std::vector<float> table;
   table.reserve(positions.size() * rope.dims);
-  for (const Pos position : positions)
-    for (const double f : frequency) {
-      table.push_back(static_cast<float>(std::cos(position * f)));
-      table.push_back(static_cast<float>(std::sin(position * f)));
-    }
+  for (const Pos position : positions) {
+    for (const double f : frequency) table.push_back(static_cast<float>(std::cos(position * f)));
+    for (const double f : frequency) table.push_back(static_cast<float>(std::sin(position * f)));
+  }
   return table;
 }
 
@@ -36,18 +35,28 @@ void RopeTable::fill(const RopeParams& rope, std::span<const Pos> positions) {
   rope_ = rope;
 }
 
-void rotate_head(float* head, const RopeParams& rope, const float* cos_sin) {
-  const std::uint32_t pairs = rope.dims / 2;
-  const std::uint32_t step = rope.interleaved ? 2 : 1;
-  const std::uint32_t partner = rope.interleaved ? 1 : pairs;
-  for (std::uint32_t i = 0; i < pairs; ++i) {
-    float* const a = head + rope.offset + i * step;
-    float* const b = a + partner;
-    const float x = *a;
-    const float y = *b;
-    *a = x * cos_sin[2 * i] - y * cos_sin[2 * i + 1];
-    *b = x * cos_sin[2 * i + 1] + y * cos_sin[2 * i];
+namespace {
+
+// Pair i is (a[i * step], b[i * step]). A step that is a constant and pointers that do not meet: the
+// compiler makes vectors of it.
+template <std::size_t step>
+void rotate(float* __restrict a, float* __restrict b, const float* __restrict cos,
+            const float* __restrict sin, std::size_t pairs) {
+  for (std::size_t i = 0; i < pairs; ++i) {
+    const float x = a[i * step];
+    const float y = b[i * step];
+    a[i * step] = x * cos[i] - y * sin[i];
+    b[i * step] = x * sin[i] + y * cos[i];
   }
+}
+
+}  // namespace
+
+void rotate_head(float* head, const RopeParams& rope, const float* cos_sin) {
+  const std::size_t pairs = rope.dims / 2;
+  float* const first = head + rope.offset;
+  if (rope.interleaved) return rotate<2>(first, first + 1, cos_sin, cos_sin + pairs, pairs);
+  rotate<1>(first, first + pairs, cos_sin, cos_sin + pairs, pairs);
 }
 
 }  // namespace pykv::cpu

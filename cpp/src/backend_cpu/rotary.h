@@ -10,7 +10,7 @@
 
 namespace pykv::cpu {
 
-// cos and sin of the angles of some positions, [positions][dims / 2][2]. The angles are in
+// cos, then sin, of the angles of some positions, [positions][2][dims / 2]. The angles are in
 // double: at position 100,000 a float32 angle is off by 0.004. Negative positions turn back.
 std::vector<float> cos_sin(const RopeParams& rope, std::span<const Pos> positions);
 

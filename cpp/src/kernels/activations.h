@@ -46,6 +46,17 @@ struct ActivationBlock {
         negated_sum(reinterpret_cast<std::int32_t*>(scaled_sum + rows)),
         negated_half(negated_sum + rows),
         q(reinterpret_cast<std::int8_t*>(negated_half + rows)) {}
+
+  // The same from row `row` on.
+  ActivationBlock from(std::size_t row) const {
+    ActivationBlock later = *this;
+    later.scale += row;
+    later.scaled_sum += row;
+    later.negated_sum += row;
+    later.negated_half += row;
+    later.q += row * kActivationBlock;
+    return later;
+  }
 };
 
 // Blocks [first_block, last_block) of the rows of one panel.

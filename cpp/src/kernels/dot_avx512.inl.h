@@ -13,13 +13,19 @@ struct Codes {
 constexpr int kBytesBias = kByteBias;
 using Bytes = Codes<255>;
 
+// sum + weight · the four bytes at `a` in each word. gcc would load those with an instruction of its
+// own, and the loop would wait for instructions, not for dot products.
+PYKV_INLINE vi add_dot(vi sum, vi weight, const std::int8_t* a) {
+  asm("vpdpbusd %2%{1to16%}, %1, %0"
+      : "+v"(sum)
+      : "v"(weight), "m"(*reinterpret_cast<const std::int32_t*>(a)));
+  return sum;
+}
+
 // sums[i] += Σ weight * a[i * 32 …] over words [kFirst, kLast), exactly.
 template <int kRows, int kFirst = 0, int kLast = 8, int kMost>
 PYKV_INLINE void add_dots(const Codes<kMost>& weight, const std::int8_t* a, vi* sums) {
   PYKV_UNROLL
   for (int j = kFirst; j < kLast; ++j) PYKV_UNROLL
-  for (int i = 0; i < kRows; ++i) {
-    const vi four = vi{} + load_int(a + 32 * i + 4 * j);
-    sums[i] = vi(_mm512_dpbusd_epi32(__m512i(sums[i]), __m512i(weight.q[j]), __m512i(four)));
-  }
+  for (int i = 0; i < kRows; ++i) sums[i] = add_dot(sums[i], weight.q[j], a + 32 * i + 4 * j);
 }

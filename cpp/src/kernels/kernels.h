@@ -174,6 +174,8 @@ struct Kernels {
   // Elements [dim, dim + 16) of `count` cells of V from `cell` on; 0 past v_dim.
   void (*decode_cells)(const std::byte* v_tile, const TileLayout& layout, std::uint32_t dim,
                        std::uint32_t cell, std::uint32_t count, float* tile);
+  // encode_row() of f16, bit for bit.
+  void (*encode_f16)(const float* x, std::size_t n, std::byte* out);
   void (*linear)(const LinearTask& task);
   void (*quantize)(const QuantizeTask& task);
   void (*linear_int8)(const Int8LinearTask& task);

@@ -102,10 +102,10 @@ struct WeightBlock {
 
 // sums[part][i]: what the integers of row `row + i` give, bias and all.
 template <DType type, int kRows>
-PYKV_INLINE void block_sums(const WeightBlock<type>& weight, const ActivationBlock& block, std::uint32_t row,
+PYKV_INLINE void block_sums(const WeightBlock<type>& weight, const ActivationBlock& block, int row,
                             vi (*sums)[kRows]) {
   constexpr int kBias = Int8Form<type>::kBias;
-  const std::int8_t* const q = block.q + row * kActivationBlock;
+  const std::int8_t* const q = block.q + row * static_cast<int>(kActivationBlock);
   if constexpr (Int8Form<type>::kParts == 1) {
     PYKV_UNROLL
     for (int i = 0; i < kRows; ++i) sums[0][i] = (vi{} + block.negated_sum[row + i]) * kBias;
@@ -122,95 +122,111 @@ PYKV_INLINE void block_sums(const WeightBlock<type>& weight, const ActivationBlo
   }
 }
 
+// One more step of the totals of some rows.
 template <DType type, int kRows>
-PYKV_INLINE void add_block(const WeightBlock<type>& weight, const ActivationBlock& block, std::uint32_t row,
-                           float* totals) {
+PYKV_INLINE void add_block(const WeightBlock<type>& weight, const ActivationBlock& block, int row,
+                           vf* totals) {
   vi sums[Int8Form<type>::kParts][kRows];
   block_sums<type, kRows>(weight, block, row, sums);
   PYKV_UNROLL
   for (int i = 0; i < kRows; ++i) {
-    float* const at = totals + static_cast<std::size_t>(i) * kPanelWidth;
-    vf total = load(at);
     PYKV_UNROLL
     for (int part = 0; part < Int8Form<type>::kParts; ++part)
-      total = multiply_add(to_float(sums[part][i]), weight.d[part] * splat(block.scale[row + i]), total);
+      totals[i] =
+          multiply_add(to_float(sums[part][i]), weight.d[part] * splat(block.scale[row + i]), totals[i]);
     if constexpr (Int8Form<type>::kMinimum)
-      total = multiply_add(weight.m, splat(block.scaled_sum[row + i]), total);
-    store(at, total);
+      totals[i] = multiply_add(weight.m, splat(block.scaled_sum[row + i]), totals[i]);
   }
 }
 
 // With few rows a layer waits for memory; asking for it early enough hides that. Past the last
 // panel that is an address not used otherwise, hence an integer.
 template <std::size_t kBytes>
-PYKV_INLINE void prefetch_ahead(const std::byte* from, std::uintptr_t ahead) {
-  const auto begin = reinterpret_cast<std::uintptr_t>(from) + ahead;
+PYKV_INLINE void prefetch_ahead(const std::byte* from) {
+  constexpr std::uintptr_t kAhead = 4096;
+  const auto begin = reinterpret_cast<std::uintptr_t>(from) + kAhead;
   for (std::size_t at = 0; at < kBytes; at += 64)
     __builtin_prefetch(reinterpret_cast<const void*>(begin + at));
 }
 
-// Weights meet a panel of activations in groups of panels, or activations of long rows would
-// be fetched from the second-level cache for each of them.
-constexpr std::uint32_t kGroupPanels = 4;
+// Lanes [0, n), at least one.
+PYKV_INLINE void store_some(float* to, vf x, std::size_t n) {
+  if (n >= kLanes) return store(to, x);
+  for (std::size_t i = 0; i < n; ++i) to[i] = x[i];
+}
 
-// Block `b` of one weight panel times the same block of all rows.
-template <DType type>
-PYKV_INLINE void add_panel(const Panel& panel, std::size_t b, const ActivationBlock& block,
-                           std::uint32_t rows, float* totals) {
+// A panel of weights times rows of a panel of activations.
+struct PanelProduct {
+  Panel weights;
+  std::byte* activations = nullptr;
+  std::uint32_t rows = 0;  // of the panel of activations
+  std::uint32_t blocks = 0;
+  bool first = false;  // time that these weights are read
+  float* out = nullptr;
+  std::size_t out_stride = 0;
+  std::uint32_t channels = 0;
+};
+
+// Rows [row, row + kRows), whose totals stay in registers where there are enough of them.
+template <DType type, int kRows>
+void multiply_rows(const PanelProduct& product, std::uint32_t row) {
+  constexpr int kMost = 4 / Int8Form<type>::kParts;  // rows whose sums stay in registers too
+  constexpr int kStep = kRows < kMost ? kRows : kMost;
+  const std::size_t block_bytes = activation_block_bytes(product.rows);
   for (int v = 0; v < kVecs; ++v) {
-    const WeightBlock<type> weight(panel, b, v);
-    float* const lanes = totals + v * kLanes;
-    std::uint32_t row = 0;
-    for (; row + 4 <= rows; row += 4) add_block<type, 4>(weight, block, row, lanes + row * kPanelWidth);
-    for (; row < rows; ++row) add_block<type, 1>(weight, block, row, lanes + row * kPanelWidth);
+    vf totals[kRows] = {};
+    std::byte* activations = product.activations;
+    for (std::uint32_t b = 0; b < product.blocks; ++b, activations += block_bytes) {
+      if (product.first && v == 0)
+        prefetch_ahead<Int8Form<type>::kBytes>(product.weights.scales + b * Int8Form<type>::kBytes);
+      const ActivationBlock block = ActivationBlock(activations, product.rows).from(row);
+      const WeightBlock<type> weight(product.weights, b, v);
+      PYKV_UNROLL
+      for (int i = 0; i < kRows; i += kStep) add_block<type, kStep>(weight, block, i, totals + i);
+    }
+    const auto lane = static_cast<std::uint32_t>(v * kLanes);
+    if (lane >= product.channels) return;
+    const std::size_t some = product.channels - lane < kLanes ? product.channels - lane : kLanes;
+    float* out = product.out + row * product.out_stride + lane;
+    PYKV_UNROLL
+    for (int i = 0; i < kRows; ++i, out += product.out_stride) store_some(out, totals[i], some);
   }
 }
 
-// `panels` weight panels times one panel of activations: totals[panel][row][lane].
 template <DType type>
-void multiply_panels(const Int8LinearTask& task, const std::byte* weights, std::uint32_t panels,
-                     std::byte* activations, std::uint32_t rows, float* totals) {
-  constexpr std::size_t kBytes = Int8Form<type>::kBytes;
-  constexpr std::size_t kTotals = std::size_t{kActivationRows} * kPanelWidth;
-  const std::size_t block_bytes = activation_block_bytes(rows);
-  // Alone a panel runs into the next one; of a group, the next group's is asked for.
-  const std::uintptr_t ahead = panels == 1 ? 4096 : panels * task.panel_bytes;
-  std::memset(totals, 0, panels * kTotals * sizeof(float));
-  for (std::size_t b = 0; b < task.cols / kBlock; ++b, activations += block_bytes) {
-    const ActivationBlock block(activations, rows);
-    for (std::uint32_t p = 0; p < panels; ++p) {
-      const std::byte* const from = weights + p * task.panel_bytes;
-      prefetch_ahead<kBytes>(from + b * kBytes, ahead);
-      add_panel<type>({type, from, from + task.fifth_offset, from + task.values_offset}, b, block, rows,
-                      totals + p * kTotals);
+void multiply_panel(PanelProduct product) {
+  std::uint32_t row = 0;
+  const auto take = [&](auto rows) {
+    for (; row + rows.value <= product.rows; row += rows.value) {
+      multiply_rows<type, rows.value>(product, row);
+      product.first = false;
     }
-  }
+  };
+  take(std::integral_constant<int, 16>{});
+  take(std::integral_constant<int, 4>{});
+  take(std::integral_constant<int, 1>{});
 }
 
 // Rows outside, channels inside: a panel of activations stays in the caches next to the core,
 // the weights of the task in the second-level one.
 template <DType type>
 void linear_int8_as(const Int8LinearTask& task) {
-  alignas(64) float totals[kGroupPanels * kActivationRows * kPanelWidth];
-  std::byte* activations = task.activations;
+  PanelProduct product;
+  product.activations = task.activations;
+  product.blocks = task.cols / kBlock;
+  product.first = true;
+  product.out_stride = task.out_stride;
   for (std::uint32_t row = 0; row < task.rows; row += kActivationRows) {
-    const std::uint32_t rows = task.rows - row < kActivationRows ? task.rows - row : kActivationRows;
-    const std::uint32_t group = rows <= 4 ? 1 : kGroupPanels;
-    float* const out = task.out + row * task.out_stride;
-    for (std::uint32_t channel = 0; channel < task.channels; channel += group * kPanelWidth) {
-      const std::uint32_t left = task.channels - channel;
-      const std::uint32_t width = left < group * kPanelWidth ? left : group * kPanelWidth;
-      const std::uint32_t panels = (width + kPanelWidth - 1) / kPanelWidth;
-      multiply_panels<type>(task, task.panels + channel / kPanelWidth * task.panel_bytes, panels, activations,
-                            rows, totals);
-      for (std::uint32_t r = 0; r < rows; ++r)
-        for (std::uint32_t at = 0; at < width; at += kPanelWidth) {
-          const std::size_t some = width - at < kPanelWidth ? width - at : kPanelWidth;
-          std::memcpy(out + r * task.out_stride + channel + at,
-                      totals + (at * kActivationRows + r * kPanelWidth), some * sizeof(float));
-        }
+    product.rows = task.rows - row < kActivationRows ? task.rows - row : kActivationRows;
+    const std::byte* panel = task.panels;
+    for (std::uint32_t at = 0; at < task.channels; at += kPanelWidth, panel += task.panel_bytes) {
+      product.weights = {type, panel, panel + task.fifth_offset, panel + task.values_offset};
+      product.out = task.out + row * task.out_stride + at;
+      product.channels = task.channels - at < kPanelWidth ? task.channels - at : kPanelWidth;
+      multiply_panel<type>(product);
     }
-    activations += activation_bytes(rows, task.cols);
+    product.activations += activation_bytes(product.rows, task.cols);
+    product.first = false;
   }
 }
 

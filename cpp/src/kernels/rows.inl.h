@@ -60,6 +60,17 @@ void softcap(float* x, float cap, std::size_t n) {
   for (; i < n; ++i) x[i] = cap * hyperbolic_tangent(splat(x[i]) / cap)[0];
 }
 
+void encode_f16(const float* x, std::size_t n, std::byte* out) {
+  constexpr std::size_t kStep = kLanes;
+  std::size_t i = 0;
+  for (; i + kStep <= n; i += kStep) store_f16(out + 2 * i, load(x + i));
+  for (; i < n; ++i) {
+    std::byte halves[2 * kLanes];
+    store_f16(halves, splat(x[i]));
+    std::memcpy(out + 2 * i, halves, 2);
+  }
+}
+
 void add(float* accumulator, const float* x, std::size_t n) {
   for (std::size_t i = 0; i < n; ++i) accumulator[i] += x[i];
 }

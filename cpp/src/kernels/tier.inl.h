@@ -27,6 +27,7 @@ constexpr Kernels make_table(const char* name) {
           .hadamard = hadamard,
           .decode_panel = decode_panel,
           .decode_cells = decode_cells,
+          .encode_f16 = encode_f16,
           .linear = linear,
           .quantize = quantize,
           .linear_int8 = linear_int8,

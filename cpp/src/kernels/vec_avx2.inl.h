@@ -13,6 +13,11 @@ PYKV_INLINE vf load_f16(const std::byte* from) {
   return vf(_mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from))));
 }
 
+PYKV_INLINE void store_f16(std::byte* to, vf x) {
+  const __m128i halves = _mm256_cvtps_ph(__m256(x), _MM_FROUND_TO_NEAREST_INT);
+  std::memcpy(to, &halves, sizeof halves);
+}
+
 PYKV_INLINE float load_one_f16(const std::byte* from) {
   std::uint16_t bits;
   std::memcpy(&bits, from, sizeof bits);

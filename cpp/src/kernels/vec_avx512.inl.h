@@ -16,6 +16,12 @@ PYKV_INLINE vf load_f16(const std::byte* from) {
   return vf(_mm512_maskz_cvtph_ps(kAll, _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from))));
 }
 
+PYKV_INLINE void store_f16(std::byte* to, vf x) {
+  const __m256i halves =
+      _mm512_maskz_cvtps_ph(kAll, __m512(x), _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+  std::memcpy(to, &halves, sizeof halves);
+}
+
 PYKV_INLINE float load_one_f16(const std::byte* from) {
   std::uint16_t bits;
   std::memcpy(&bits, from, sizeof bits);

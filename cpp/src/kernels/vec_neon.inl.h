@@ -17,6 +17,11 @@ PYKV_INLINE vf load_f16(const std::byte* from) {
   return vf(vcvt_f32_f16(vreinterpret_f16_u64(vcreate_u64(bits))));
 }
 
+PYKV_INLINE void store_f16(std::byte* to, vf x) {
+  const std::uint64_t halves = vget_lane_u64(vreinterpret_u64_f16(vcvt_f16_f32(float32x4_t(x))), 0);
+  std::memcpy(to, &halves, sizeof halves);
+}
+
 PYKV_INLINE float load_one_f16(const std::byte* from) {
   std::uint16_t bits;
   std::memcpy(&bits, from, sizeof bits);

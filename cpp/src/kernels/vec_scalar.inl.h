@@ -28,6 +28,13 @@ PYKV_INLINE vf load_f16(const std::byte* from) {
   return widen_f16(__builtin_convertvector(bits, vi));
 }
 
+PYKV_INLINE void store_f16(std::byte* to, vf x) {
+  for (int i = 0; i < kLanes; ++i) {
+    const std::uint16_t half = f16_from_f32(x[i]);
+    std::memcpy(to + 2 * i, &half, sizeof half);
+  }
+}
+
 PYKV_INLINE float load_one_f16(const std::byte* from) {
   std::uint16_t bits;
   std::memcpy(&bits, from, sizeof bits);
