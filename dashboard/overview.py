@@ -26,6 +26,7 @@ def overview(snapshot: Snapshot, history: History, clock: Clock) -> dict[str, An
         "cells": {"capacity": cache["cells_capacity"], "states": cells_by_state(snapshot)},
         "bytes": {k: cache[f"bytes_{k}"] for k in ("reserved", "committed", "budget", "per_cell")},
         "pools": [dict(pool) for pool in cache["pools"]],
+        "states": dict(cache["states"]),
         "resume_points": {
             "count": cache["resume_points"],
             "bytes": cache["resume_bytes"],

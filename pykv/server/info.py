@@ -108,6 +108,7 @@ async def props(request: Request) -> Response:
             "is_sleeping": False,
             "build_info": FINGERPRINT,
             "kv_pools": [_pool(pool) for pool in cache["pools"]],
+            "states": cache["states"],
             "resume_points": {
                 name: cache[key]
                 for name, key in (

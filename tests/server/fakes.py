@@ -229,6 +229,7 @@ def cache_stats() -> dict[str, Any]:
 
     return {
         "pools": [pool(None, 90, 0), pool(("standard", 16), 40, 5)],
+        "states": {"slots": 9, "slots_used": 4, "slots_resume": 2},
         "resume_points": 2,
         "resume_bytes": 640,
         "resume_bytes_budget": 1000,

@@ -42,6 +42,7 @@ def test_props(client: Client) -> None:
     full, window = props["kv_pools"]
     assert full["window"] is None and window["window"] == ["standard", 16]
     assert full["cells_free"] == 90 and window["cells_resume"] == 5
+    assert props["states"] == {"slots": 9, "slots_used": 4, "slots_resume": 2}
     assert props["resume_points"] == {"count": 2, "bytes": 640, "bytes_budget": 1000}
 
 

@@ -42,6 +42,12 @@ function windowPool(pool) {
     ` in use, ${count(pool.cells_resume)} of them by resume points only.`;
 }
 
+function stateSlots(states) {
+  if (states.slots === 0) return "";
+  return ` Recurrent states: ${count(states.slots_used)} of ${count(states.slots)} slots of` +
+    ` ${bytes(states.bytes_per_slot)} in use, ${count(states.slots_resume)} of them by resume points.`;
+}
+
 function cellsByState(doc) {
   const { capacity, states } = doc.cells;
   const share = (n) => (capacity ? n / capacity : 0);
@@ -67,7 +73,7 @@ function cellsByState(doc) {
   document.getElementById("cells-bytes").textContent =
     `Memory: ${bytes(doc.bytes.committed)} committed of ${bytes(doc.bytes.budget)} budget, ` +
     `${bytes(doc.bytes.reserved)} address space reserved.` +
-    doc.pools.slice(1).map(windowPool).join("");
+    doc.pools.slice(1).map(windowPool).join("") + stateSlots(doc.states);
 }
 
 const factColumns = (unit) => [
@@ -81,6 +87,7 @@ function facts(id, unit, rows) {
 
 const resumePoints = (points) => [
   ["resume points", count(points.count)],
+  ["memory of resume points", `${bytes(points.bytes)} of ${bytes(points.bytes_budget)}`],
   ["resume points used by requests", count(points.used)],
   ["resume points dropped", count(points.dropped)],
 ];
@@ -103,7 +110,7 @@ function counters(doc) {
       .map(([reason, n]) => [why[reason] ?? reason, `${count(n)} cells`]),
     ["reclaim ticks", count(doc.reclaim.ticks)],
     ["reclaim runs that evicted", count(doc.reclaim.runs)],
-    ...(doc.pools.length > 1 ? resumePoints(doc.resume_points) : []),
+    ...(doc.pools.length > 1 || doc.states.slots > 0 ? resumePoints(doc.resume_points) : []),
     ["plans that did not fit", count(doc.alloc_failures)],
     ["sessions preempted", count(doc.preempted)],
   ]);
