@@ -19,7 +19,10 @@ void CacheRun::remove() {
   if (!seq) return;
   Sequence& sequence = model_.at(*seq);
   const Span span = span_of(sequence);
-  if (allowed(*seq, [&] { cache_->remove(*seq, span); })) sequence.remove(span);
+  const bool is_all = sequence.count(span) == sequence.items.size();
+  const bool is_done = possible(*seq, [&] { cache_->remove(*seq, span); });
+  if (is_done) sequence.remove(span);
+  require(is_done || is_busy(*seq) || !is_all, name(*seq) + "not all of it can be removed");
 }
 
 void CacheRun::copy() {
@@ -36,7 +39,7 @@ void CacheRun::copy() {
     collides = collides || target.count({item.position, item.position + 1}) != 0;
   }
   try {
-    cache_->copy(*from, span, *to);
+    if (!possible(*to, [&] { cache_->copy(*from, span, *to); })) return;
   } catch (const InvalidArgument&) {
     require(collides, "copy refuses what does not collide");
     return;
@@ -61,7 +64,7 @@ void CacheRun::shift() {
   const std::optional<Pos> first = sequence.first_in(span);
   const bool fits = !first || delta == 0 || sequence.has_room(span, delta);
   try {
-    if (!allowed(*seq, [&] { cache_->shift(*seq, span, delta); })) return;
+    if (!possible(*seq, [&] { cache_->shift(*seq, span, delta); })) return;
   } catch (const InvalidArgument&) {
     require(!fits, name(*seq) + "shift refuses what fits");
     return;
@@ -81,7 +84,7 @@ void CacheRun::divide() {
   const bool fits = divisor > 0 && !(moves && *first / divisor < sequence.last_before(span.begin));
   const CacheStats before = cache_->stats();
   try {
-    if (!allowed(*seq, [&] { cache_->divide(*seq, span, divisor); })) return;
+    if (!possible(*seq, [&] { cache_->divide(*seq, span, divisor); })) return;
   } catch (const InvalidArgument&) {
     require(!fits, name(*seq) + "divide refuses what fits");
     return;

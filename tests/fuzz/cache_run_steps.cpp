@@ -20,6 +20,11 @@ void CacheRun::begin_step() {
     Sequence next = model_.at(*seq);
     const bool exact = next.exact == next.end();
     texts.push_back(text());
+    if (state_layer_ && bytes_.below(2) == 0) {
+      const Pos left = cache_->next_point(*seq) - next.end();  // a step that ends there makes a point
+      if (left > 0 && static_cast<std::size_t>(left) < texts.back().size())
+        texts.back().resize(static_cast<std::size_t>(left));
+    }
     StepRequest request{*seq, static_cast<std::uint32_t>(texts.back().size()), texts.back()};
     if (bytes_.below(4) == 0) request.tokens = {};
     for (const Token id : texts.back()) next.append(request.tokens.empty() ? kNoId : id);
@@ -30,9 +35,8 @@ void CacheRun::begin_step() {
     after.emplace(*seq, std::move(next));
   }
   if (requests.empty()) return;
-  const std::uint64_t free = cache_->stats().cells_free;
   const std::optional<Plan> plan = cache_->plan(requests);
-  require(plan.has_value() == (rows <= free), "plan does not answer by the free cells");
+  require(plan.has_value() == has_room(rows, requests.size()), "plan does not answer by what is free");
   if (!plan) return;
   try {
     Step made = cache_->commit(*plan);
@@ -43,6 +47,14 @@ void CacheRun::begin_step() {
   } catch (const Busy&) {
     require(step_.has_value(), "commit is busy without a step");
   }
+}
+
+// Asked after plan(), which lets go what windows no longer need.
+bool CacheRun::has_room(std::uint64_t rows, std::uint64_t requests) const {
+  const CacheStats s = cache_->stats();
+  for (const PoolStats& pool : s.pools)
+    if (pool.cells_free < rows) return false;
+  return !state_layer_ || requests <= s.states.slots - s.states.slots_used;
 }
 
 // Rows of a request are the last tokens of its sequence; requests come in the order of
@@ -64,33 +76,45 @@ void CacheRun::write_rows() {
   const Rows v_rows{narrow, 0, rows, kVDim}, out{narrow, rows, rows, kVDim};
   backend_.upload(k_rows, k);
   backend_.upload(v_rows, v);
-  step_->write(0, k_rows, v_rows);
-  attend(q, out);
+  for (const std::uint32_t layer : {0U, window_layer_.value_or(0)}) {
+    step_->write(layer, k_rows, v_rows);
+    attend(layer, q, out);
+    if (!window_layer_) break;
+  }
+  if (state_layer_) pass_states();
   backend_.destroy_buffer(wide);
   backend_.destroy_buffer(narrow);
 }
 
-// Queries of zeros weigh all keys alike: what comes out is the mean of the V up to the query's own.
-void CacheRun::attend(Rows q, Rows out) {
+// Queries of zeros weigh all keys alike: what comes out is the mean of the V that the query sees.
+void CacheRun::attend(std::uint32_t layer, Rows q, Rows out) {
   std::vector<float> mixed(std::size_t{out.count} * kVDim);
-  step_->attend(0, q, out, {1, 1.0F});
+  step_->attend(layer, q, out, {1, 1.0F});
   backend_.download(out, mixed);
+  const Window window = layer == 0 ? Window{} : window_;
   std::size_t row = 0;
   for (const SeqId seq : step_order_) {
-    const Sequence& after = after_step_.at(seq);
-    const std::size_t before = model_.at(seq).items.size();
-    std::vector<double> sum(kVDim);
-    for (std::size_t i = 0; i < after.items.size(); ++i) {
-      std::vector<float> v;
-      put_v(after.items[i], v);
-      for (std::size_t e = 0; e < kVDim; ++e) sum[e] += v[e];
-      if (i < before) continue;
+    const std::vector<Item>& items = after_step_.at(seq).items;
+    for (std::size_t i = model_.at(seq).items.size(); i < items.size(); ++i, ++row) {
+      const std::vector<double> mean = mean_of_seen(items, i, window);
       for (std::size_t e = 0; e < kVDim; ++e)
-        require(std::abs(mixed[row * kVDim + e] - sum[e] / static_cast<double>(i + 1)) < 0.01,
-                name(seq) + "attention over other tokens");
-      ++row;
+        require(std::abs(mixed[row * kVDim + e] - mean[e]) < 0.01, name(seq) + "attention over other tokens");
     }
   }
+}
+
+std::vector<double> CacheRun::mean_of_seen(const std::vector<Item>& items, std::size_t query, Window window) {
+  std::vector<double> sum(kVDim);
+  double seen = 0;
+  for (std::size_t i = 0; i <= query; ++i) {
+    if (!visible(items[i].position, items[query].position, window)) continue;
+    std::vector<float> v;
+    put_v(items[i], v);
+    for (std::size_t e = 0; e < kVDim; ++e) sum[e] += v[e];
+    ++seen;
+  }
+  for (double& element : sum) element /= seen;
+  return sum;
 }
 
 void CacheRun::end_step() {
