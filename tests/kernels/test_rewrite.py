@@ -20,6 +20,10 @@ DELTAS = (-37, 5, 100_000)
 BLOCK = {"f32": 1, "f16": 1, "bf16": 1}  # others: 32
 
 PAIRS = [(kind, dim) for kind in KV_TYPES for dim in DIMS if dim % BLOCK.get(kind, 32) == 0]
+# With and without the transform, which only types of blocks have.
+CASES = [
+    (*pair, hadamard) for pair in PAIRS for hadamard in (True, False)[: 1 + (pair[0] not in BLOCK)]
+]
 
 
 def turned(x: F32, positions: Any, dims: int, interleaved: bool) -> Any:
@@ -35,12 +39,20 @@ def rounding(kind: str, values: Any) -> float:
 class Moved:
     """K of some tokens, stored for their positions and then moved by `delta`."""
 
-    def __init__(self, backend: Any, rng: np.random.Generator, kind: str, dim: int, delta: int):
+    def __init__(
+        self,
+        backend: Any,
+        rng: np.random.Generator,
+        kind: str,
+        dim: int,
+        delta: int,
+        hadamard: bool = True,
+    ) -> None:
         self.delta, self.kind = delta, kind
         self.interleaved = dim != 96
         dims = dim if dim != 128 else 64  # partly rotated heads too
         self.rope = (dims, 10000.0, self.interleaved)
-        shape = Shape(dim, 32, HEADS, 2, kind, "f32")
+        shape = Shape(dim, 32, HEADS, 2, kind, "f32", hadamard=hadamard)
         self.pool = Pool(backend, shape, 8, Features(rope=self.rope))
         self.first = 40
         self.positions = self.first + np.arange(TOKENS)
@@ -57,11 +69,11 @@ class Moved:
 
 
 @pytest.mark.parametrize("delta", DELTAS)
-@pytest.mark.parametrize(("kind", "dim"), PAIRS)
+@pytest.mark.parametrize(("kind", "dim", "hadamard"), CASES)
 def test_rewritten_k_is_rope_of_the_recomputed_one(
-    backend: Any, rng: np.random.Generator, kind: str, dim: int, delta: int
+    backend: Any, rng: np.random.Generator, kind: str, dim: int, hadamard: bool, delta: int
 ) -> None:
-    moved = Moved(backend, rng, kind, dim, delta)
+    moved = Moved(backend, rng, kind, dim, delta, hadamard)
     cells = np.arange(TOKENS)
     moved.rewrite(cells, cells)
     k, v = moved.pool.stored([(0, 0, TOKENS)])
@@ -73,11 +85,11 @@ def test_rewritten_k_is_rope_of_the_recomputed_one(
 
 
 @pytest.mark.parametrize("delta", DELTAS)
-@pytest.mark.parametrize(("kind", "dim"), PAIRS)
+@pytest.mark.parametrize(("kind", "dim", "hadamard"), CASES)
 def test_a_turned_query_sees_k_as_if_it_had_been_moved(
-    backend: Any, rng: np.random.Generator, kind: str, dim: int, delta: int
+    backend: Any, rng: np.random.Generator, kind: str, dim: int, hadamard: bool, delta: int
 ) -> None:
-    moved = Moved(backend, rng, kind, dim, delta)
+    moved = Moved(backend, rng, kind, dim, delta, hadamard)
     pool = moved.pool
     at = moved.first + delta
     first = max(at, 0)
