@@ -214,49 +214,6 @@ def test_room_for_states_is_made_of_points(recurrent_path: RecurrentPath) -> Non
     cache.check_integrity()
 
 
-OPERATIONS = ("append", "append", "append", "fork", "rewind", "open", "erase", "mark", "evict")
-
-
-@pytest.mark.parametrize("seed", range(4))
-@pytest.mark.parametrize("name", ["mamba2", "lfm2", "granitehybrid"])
-def test_random_operations_equal_a_cold_run(
-    recurrent_path: RecurrentPath, name: str, seed: int
-) -> None:
-    machine = Machine(recurrent_path(SPECS[name]), cells=1024)
-    cold = Machine(recurrent_path(SPECS[name]))
-    rng = np.random.default_rng(seed)
-    prompt = random_tokens(40, machine.vocab, seed=14)
-    has: dict[int, list[int]] = {}
-    for _ in range(60):
-        operation = str(rng.choice(OPERATIONS))
-        seq = int(rng.choice(list(has))) if has else 0
-        if operation == "open" or not has:
-            tokens = prompt[: int(rng.integers(2, 40))] + random_tokens(
-                2, machine.vocab, seed=int(rng.integers(3))
-            )
-            new, reused, *_ = machine.cache.open(tokens)
-            has[new] = tokens[:reused]
-        elif operation == "append" and len(has[seq]) < 200:
-            tokens = has[seq] + random_tokens(
-                int(rng.integers(1, 12)), machine.vocab, seed=int(rng.integers(4))
-            )
-            logits = machine.extend(seq, tokens[len(has[seq]) :])
-            assert np.array_equal(logits, cold.cold(tokens)[len(has[seq]) :])
-            has[seq] = tokens
-        elif operation == "fork":
-            has[machine.cache.fork(seq)] = list(has[seq])
-        elif operation == "rewind" and has[seq]:
-            depth = machine.cache.rewind(seq, int(rng.integers(0, len(has[seq]))))
-            has[seq] = has[seq][:depth]
-        elif operation == "mark" and has[seq]:
-            machine.cache.mark_resume(seq)
-        elif operation == "evict":
-            machine.cache.evict(int(rng.integers(1, 200)))
-        if (operation == "erase" or len(has) > 10) and has.pop(seq, None) is not None:
-            machine.cache.erase(seq)
-        machine.cache.check_integrity()
-
-
 WRONG: list[tuple[dict[str, Any], str]] = [
     ({"ssm_heads": 5, "ssm_head_dim": 16, "groups": 2}, "groups must divide heads"),
     ({"taps": 33}, "allowed is 1 to 32"),

@@ -16,11 +16,15 @@ F32 = npt.NDArray[np.float32]
 WIDTH = 16
 FULL = Layer(kv_heads=1, k_dim=WIDTH, v_dim=WIDTH)
 WINDOW = Layer(kv_heads=1, k_dim=WIDTH, v_dim=WIDTH, window=("standard", 8))
+CHUNKED = Layer(kv_heads=1, k_dim=WIDTH, v_dim=WIDTH, window=("chunked", 12))
 STATE = Layer.recurrent(3, WIDTH - 3)
 MIXES = {
+    "windows": [WINDOW, FULL, WINDOW],
+    "two kinds of windows": [WINDOW, CHUNKED, FULL],
     "recurrent": [STATE],
     "hybrid": [STATE, FULL],
     "hybrid and window": [WINDOW, STATE, FULL],
+    "hybrid and two kinds of windows": [CHUNKED, STATE, WINDOW, FULL],
     "state beside K and V": [Layer(kv_heads=1, k_dim=WIDTH, v_dim=WIDTH, state=(3, WIDTH - 3))],
 }
 
