@@ -109,6 +109,51 @@ TEST(a_plan_is_valid_until_the_cache_changes) {
   CHECK_THROWS(StalePlan, f.cache->commit(Plan()));
 }
 
+TEST(what_is_discarded_does_not_become_idle) {
+  Fixture f(128);
+  const SeqId seq = f.cache->create();
+  f.append(seq, text(20));
+  f.append(seq, text(8, 20));
+  f.cache->discard(seq, 23);
+  CHECK(f.cache->bounds(seq) == (Span{0, 23}) && f.cache->exact_upto(seq) == 23);
+  CHECK(f.cache->stats().cells_idle == 0 && f.cache->stats().cells_free == 128 - 23);
+  CHECK(f.cache->match({}, text(28)) == 23);
+  f.cache->discard(seq, 10);  // older tokens than the last step's are kept
+  CHECK(f.cache->stats().cells_idle == 13 && f.cache->match({}, text(28)) == 23);
+  f.append(seq, text(5, 500));
+  f.cache->discard(seq, 0);  // of the last step those, as if they had never been
+  CHECK(f.cache->stats().cells_idle == 23 && f.cache->match({}, text(28)) == 23);
+  std::vector<Token> continued = text(10);
+  continued.push_back(500);
+  CHECK(f.cache->match({}, continued) == 10);
+  f.cache->check_integrity();
+  CHECK_THROWS(InvalidArgument, f.cache->discard(seq, -1));
+  CHECK_THROWS(InvalidArgument, f.cache->discard(seq, 1));
+  f.cache->discard(seq, 0);
+}
+
+TEST(what_others_have_is_not_discarded) {
+  Fixture f(128);
+  const SeqId seq = f.cache->create(), without_ids = f.cache->create();
+  f.append(seq, text(20));
+  const SeqId fork = f.cache->fork(seq);
+  f.cache->discard(seq, 10);
+  CHECK(f.cache->match({}, text(20)) == 20 && f.cache->bounds(fork).end == 20);
+  f.cache->erase(fork);
+  CHECK(f.cache->stats().cells_idle == 10);
+  f.append(seq, text(12, 10));  // ten were there, two are new
+  f.cache->discard(seq, 10);
+  CHECK(f.cache->stats().cells_idle == 10 && f.cache->match({}, text(22)) == 20);
+  f.append(seq, text(12, 10));
+  const Cache::Opened other = f.cache->open({}, text(30));  // takes all 22 of them
+  f.cache->discard(seq, 10);
+  CHECK(other.reused == 22 && f.cache->match({}, text(22)) == 22);
+  f.append(without_ids, 7);
+  f.cache->discard(without_ids, 2);
+  CHECK(f.cache->bounds(without_ids).end == 2);
+  f.cache->check_integrity();
+}
+
 TEST(one_step_at_a_time_and_its_sequences_are_busy) {
   Fixture f(128);
   const SeqId seq = f.cache->create(), free_one = f.cache->create();

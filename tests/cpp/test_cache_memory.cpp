@@ -190,6 +190,7 @@ const std::vector<Operation> kOperations = {
     {"remove a shared tail", [](World& w) { w.cache->remove(w.branch, Span{37, 130}); }},
     {"remove a tail without ids", [](World& w) { w.cache->remove(w.nameless, Span{5, 40}); }},
     {"remove the middle", [](World& w) { w.cache->remove(w.branch, Span{20, 125}); }},
+    {"discard", [](World& w) { w.cache->discard(w.branch, 110); }},
     {"copy a prefix", [](World& w) { w.cache->copy(w.branch, Span{0, 77}, w.empty); }},
     {"copy a span", [](World& w) { w.cache->copy(w.branch, Span{50, 120}, w.nameless); }},
     {"shift", [](World& w) { w.cache->shift(w.branch, Span{60, 130}, 10); }},

@@ -302,7 +302,13 @@ class Walk {
     const SeqId seq = any();
     Model& model = models_.at(seq);
     const Span span = dice(12) == 0 ? Span{0, model.end()} : any_span(model);
-    if (!possible([&] { cache().remove(seq, span); })) return check_sequence(seq, model);
+    const auto take_off = [&] {
+      if (span.end == model.end() && dice(2) == 0)
+        cache().discard(seq, span.begin);
+      else
+        cache().remove(seq, span);
+    };
+    if (!possible(take_off)) return check_sequence(seq, model);
     if (!model.in(span).empty()) model.exact = std::min(model.exact, span.begin);
     std::erase_if(model.tokens,
                   [&](const Tok& token) { return token.pos >= span.begin && token.pos < span.end; });

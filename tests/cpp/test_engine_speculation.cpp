@@ -122,11 +122,31 @@ TEST(wrong_guesses_leave_no_tokens_in_the_sequence) {
       const auto known = static_cast<Pos>(96 + bench.tokens[id].size()) - 1;
       CHECK(bench.cache.bounds(seq).end == known);
       CHECK(bench.cache.exact_upto(seq) == known);
+      const CacheStats stats = bench.cache.stats();
+      CHECK(stats.cells_active == static_cast<std::uint64_t>(known) && stats.cells_idle == 0);
     }
   }
+  CHECK(bench.loop.snapshot()->drafted_tokens > bench.loop.snapshot()->accepted_tokens);
+  CHECK(bench.cache.stats().cells_idle == 96 + bench.tokens[id].size() - 1);
   // What it generated can be matched as if nothing had been guessed.
   Tokens all = joined(repetitive(2, 1.0F).prompt, bench.tokens[id]);
   CHECK(bench.cache.match({}, all) >= all.size() - 1);
+}
+
+TEST(a_guess_that_another_answer_had_stays_with_that_answer) {
+  const EngineRequest first = repetitive(2, 1.0F);
+  EngineRequest second = repetitive(2, 1.0F);
+  second.sampling.seed = 99;
+  Bench bench(guessing(16));
+  const RequestId one = bench.loop.submit(first);
+  bench.run();
+  const RequestId two = bench.loop.submit(second);
+  bench.run();
+  for (const RequestId id : {one, two}) {
+    const Tokens all = joined(first.prompt, bench.tokens[id]);
+    CHECK(bench.cache.match({}, all) == all.size() - 1);
+  }
+  bench.cache.check_integrity();
 }
 
 TEST(an_answer_may_end_within_a_draft) {

@@ -256,6 +256,9 @@ class Cache {
   // they are not). False if there is one, it exceeds the budget, or no layer forgets anything.
   bool mark_resume(SeqId seq);
   void remove(SeqId seq, std::optional<Span> span);  // the others keep their positions. O(log runs)
+  // Takes off the tokens from `position` on, and does not keep those as idle that its last step made
+  // ready and nobody else has: guesses that were wrong, which no prompt will ask for. As remove() else.
+  void discard(SeqId seq, Pos position);
   // `to` gets the tokens of `from`, in the same cells at the same positions, none of which
   // it may have. A prefix of exact tokens in an empty `to` of the same namespace is exact
   // there too. O(log runs), or for each run of the span if tokens of both interleave.

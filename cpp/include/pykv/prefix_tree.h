@@ -82,8 +82,10 @@ class PrefixTree {
   // announced; throws IntegrityError otherwise); marks the path as used at time `now` and
   // counts a hit for its nodes.
   HolderId attach(NamespaceId ns, std::span<const Token> tokens, std::uint32_t depth, double now);
-  HolderId copy(HolderId holder);                                 // fork
-  void detach(HolderId holder, double now);                       // its path becomes idle as of `now`
+  HolderId copy(HolderId holder);  // fork
+  // Its path becomes idle as of `now`, but for the last `forgotten` tokens of it, at most those of one
+  // node, which are taken from the tree if nobody else holds or continues them.
+  void detach(HolderId holder, double now, std::uint32_t forgotten = 0);
   std::uint32_t depth(HolderId holder) const;                     // tokens from the root
   void rewind(HolderId holder, std::uint32_t depth, double now);  // depth <= depth(holder)
 

@@ -55,6 +55,7 @@ struct SequenceState {
   RunList runs;
   PrefixTree::HolderId holder = {};
   Pos exact_upto = 0;
+  Pos published_from = kMaxPos;  // tokens that its last step made ready; kMaxPos: none
   // The prompt given to open(), while the part from exact_upto on is announced.
   std::shared_ptr<const std::vector<Token>> announced = nullptr;
   std::optional<Before> in_step = std::nullopt;  // while it is part of the open step
@@ -182,6 +183,9 @@ struct Cache::Impl {
   std::vector<WindowRuns> windows_shifted(const Sequence& sequence, Span moved, Pos delta, Pos rotation);
   // Throws Unsupported: an edit would lose what the windows no longer have.
   [[noreturn]] void refuse_edit(const Sequence& sequence, const char* method, Pos end) const;
+
+  // Takes off tokens. The last `forgotten` exact ones do not become idle if only this sequence had them.
+  void remove(Sequence& sequence, Span gone, std::uint32_t forgotten);
 
   // The state of what is left after remove().
   StateRef state_without(const Sequence& sequence, Span gone, const RunList& rest);

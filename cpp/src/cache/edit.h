@@ -30,7 +30,7 @@ class Edit {
   }
 
   // Gives up the new place in the tree, or the old one, and with it what was announced.
-  ~Edit() { cache_.tree.detach(holder_, cache_.now()); }
+  ~Edit() { cache_.tree.detach(holder_, cache_.now(), forgotten_); }
   Edit(const Edit&) = delete;
   Edit& operator=(const Edit&) = delete;
 
@@ -38,17 +38,22 @@ class Edit {
     sequence_.announced.reset();
     std::swap(sequence_.holder, holder_);
     sequence_.exact_upto = exact_;
+    sequence_.published_from = kMaxPos;
     sequence_.runs = std::move(runs);
     sequence_.windows = std::move(windows);
     sequence_.state = std::move(state);
     cache_.touch();
   }
 
+  // The last `tokens` exact tokens that the sequence had do not become idle if only it had them.
+  void forget(std::uint32_t tokens) { forgotten_ = tokens; }
+
  private:
   Cache::Impl& cache_;
   Cache::Impl::Sequence& sequence_;
   PrefixTree::HolderId holder_;
   Pos exact_;
+  std::uint32_t forgotten_ = 0;
 };
 
 }  // namespace pykv

@@ -26,17 +26,31 @@ Span checked_span(std::optional<Span> span, Span bounds, const char* method) {
                         ") or is reversed; bounds() tells the limits");
 }
 
+void Cache::Impl::remove(Sequence& sequence, Span gone, std::uint32_t forgotten) {
+  if (!first_in(sequence.runs, gone)) return;
+  RunList rest = sequence.runs;
+  rest.remove(gone);
+  StateRef state_left = state_without(sequence, gone, rest);
+  std::vector<WindowRuns> windows_left = windows_without(sequence, gone, rest);
+  Edit edit(*this, sequence, gone.begin);
+  edit.forget(forgotten);
+  edit.apply(std::move(rest), std::move(windows_left), std::move(state_left));
+}
+
 void Cache::remove(SeqId seq, std::optional<Span> span) {
   Impl& c = *impl_;
   const auto lock = c.link->lock();
   Impl::Sequence& sequence = c.find_for_change(seq, "remove");
-  const Span gone = checked_span(span, sequence.bounds(), "remove");
-  if (!first_in(sequence.runs, gone)) return;
-  RunList rest = sequence.runs;
-  rest.remove(gone);
-  StateRef state = c.state_without(sequence, gone, rest);
-  std::vector<WindowRuns> windows = c.windows_without(sequence, gone, rest);
-  Edit(c, sequence, gone.begin).apply(std::move(rest), std::move(windows), std::move(state));
+  c.remove(sequence, checked_span(span, sequence.bounds(), "remove"), 0);
+}
+
+void Cache::discard(SeqId seq, Pos position) {
+  Impl& c = *impl_;
+  const auto lock = c.link->lock();
+  Impl::Sequence& sequence = c.find_for_change(seq, "discard");
+  const Span gone = checked_span(Span{position, sequence.bounds().end}, sequence.bounds(), "discard");
+  const Pos fresh = std::max(position, sequence.published_from);
+  c.remove(sequence, gone, static_cast<std::uint32_t>(std::max(sequence.exact_upto - fresh, 0)));
 }
 
 void Cache::clear(SeqId seq) {

@@ -208,6 +208,7 @@ void Step::rollback() {
 
 void Cache::Impl::publish(const Plan::Data& plan, const Plan::Data::Item& item) {
   Sequence& sequence = *item.sequence;
+  sequence.published_from = kMaxPos;
   if (!item.exact || sequence.exact_upto != item.first) {
     withdraw_announcement(sequence);
     return;
@@ -232,6 +233,7 @@ void Cache::Impl::publish(const Plan::Data& plan, const Plan::Data::Item& item) 
         tree.publish(sequence.holder, static_cast<std::uint32_t>(item.first), scratch.runs, now());
     if (ready < item.count) adopt_path(sequence, item.first, item.end());
     sequence.exact_upto = item.end();
+    sequence.published_from = item.end() - static_cast<Pos>(ready);
     if (announced && end == sequence.announced->size()) sequence.announced.reset();
   } catch (const std::bad_alloc&) {
     settle(sequence);

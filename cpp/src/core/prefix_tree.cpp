@@ -126,12 +126,15 @@ PrefixTree::HolderId PrefixTree::copy(HolderId holder) {
   return impl_->new_holder(impl_->node_of(holder, "copy"));
 }
 
-void PrefixTree::detach(HolderId holder, double now) {
+void PrefixTree::detach(HolderId holder, double now, std::uint32_t forgotten) {
   const std::uint32_t node = impl_->node_of(holder, "detach");
+  const PrefixNode& last = impl_->nodes[node];
+  const bool alone = last.holders == 1 && last.children == 0 && last.ready > 0;
   impl_->holder_nodes[holder.value] = Impl::kFreeHolder | impl_->first_free_holder;
   impl_->first_free_holder = holder.value;
   --impl_->counts.holders;
   impl_->release(node, now);
+  if (alone && forgotten > 0) impl_->trim(node, std::min(forgotten, impl_->nodes[node].length()));
 }
 
 std::uint32_t PrefixTree::depth(HolderId holder) const {

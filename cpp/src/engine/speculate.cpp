@@ -49,7 +49,7 @@ void StepLoop::verify(Session& session, std::span<const float> logits) {
   session.lookup.learn(drafted, accepted);
   const auto known = static_cast<std::uint32_t>(session.tokens.size()) - 1;
   if (known == session.stored) return;
-  cache_.remove(*session.seq, Span{static_cast<Pos>(known), static_cast<Pos>(session.stored)});
+  cache_.discard(*session.seq, static_cast<Pos>(known));
   session.stored = known;
 }
 
