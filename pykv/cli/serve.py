@@ -36,6 +36,9 @@ EXAMPLES = """examples:
   pykv serve                                  the default model on http://127.0.0.1:8080
   pykv serve -m model.gguf -c 65536 -np 32    65,536 cells, 32 requests decoded at a time
   pykv serve -ctk q8_0 -ctv q8_0              about half the memory for each cell
+  pykv serve --draft-max 8                    guess ahead where texts repeat themselves
+  pykv serve --host 0.0.0.0 --port 9000       for other machines; the dashboard stays local
+  pykv serve --config pykv.toml --print-config  where each value comes from, without serving
 """
 
 ADMIN_HOST = "127.0.0.1"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections import Counter
 from collections.abc import AsyncIterator
 from typing import Any, NoReturn
 
@@ -15,6 +16,16 @@ from pykv.server.limits import Limits
 
 def _refuse_constant(name: str) -> NoReturn:
     raise ValueError(f"{name} is not JSON")
+
+
+def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """An object. Which of two equal keys counts differs between parsers, so both are refused."""
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        name = Counter(name for name, _ in pairs).most_common(1)[0][0]
+        message = f"The body has the key {shown(name)} twice in one object; send it once."
+        raise invalid(name[:100], message, "invalid_json")
+    return found
 
 
 def _check_nesting(root: object, limit: int) -> None:
@@ -40,7 +51,7 @@ def parse_object(data: bytes, limits: Limits) -> dict[str, Any]:
         message = f"The body is not UTF-8: byte {error.start} is {shown(data[error.start])}."
         raise invalid(None, message, "invalid_json") from None
     try:
-        value = json.loads(text, parse_constant=_refuse_constant)
+        value = json.loads(text, parse_constant=_refuse_constant, object_pairs_hook=_distinct)
     except RecursionError:
         message = f"The body is nested deeper than {limits.nesting} levels."
         raise invalid(None, message, "invalid_json") from None

@@ -25,6 +25,11 @@ def shown(value: object) -> str:
     return text if len(text) <= _SHOWN_CHARS else text[: _SHOWN_CHARS - 1] + "…"
 
 
+def _as_utf8(text: str) -> str:
+    """JSON may write halves of surrogate pairs in a name; UTF-8 cannot repeat them."""
+    return text.encode("utf-8", "backslashreplace").decode()
+
+
 class ApiError(Exception):
     """A refusal that the client is told about.
 
@@ -49,9 +54,9 @@ class ApiError(Exception):
     ) -> None:
         super().__init__(message)
         self.status = status
-        self.message = message
+        self.message = _as_utf8(message)
         self.code = code
-        self.param = param
+        self.param = None if param is None else _as_utf8(param)
         self.retry_after = retry_after
         self.extra = extra or {}
 
