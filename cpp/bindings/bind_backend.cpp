@@ -72,6 +72,7 @@ std::vector<double> time_linear(Backend& backend, const std::vector<std::uint32_
     for (std::uint32_t i = 0; i < repeats; ++i) {
       const Steady::time_point begin = Steady::now();
       for (const std::uint32_t weight : weights) backend.linear(WeightId{weight}, in.rows(), out.rows());
+      backend.synchronize();
       seconds.push_back(std::chrono::duration<double>(Steady::now() - begin).count());
     }
   });

@@ -162,7 +162,8 @@ TEST(queries_are_turned_once_for_each_rotation_and_rightly_for_many) {
     CHECK(turned == sets.get(cut.rotations, index));
     if (segment.rotation == 0) CHECK(turned[1] == cut.a.q.row(0) + kDim);  // no copy
     std::vector<float> expected(turned[1], turned[1] + kDim);
-    rotate_head(expected.data(), rope, cos_sin(rope, std::vector<Pos>{segment.rotation}).data());
+    const HeadTurn turn(rope);
+    turn(expected.data(), cos_sin(rope, std::vector<Pos>{segment.rotation}).data());
     for (std::uint32_t d = 0; d < kDim; ++d) CHECK(std::abs(expected[d] - cut.q[kDim + d]) < 1e-5F);
   }
   const std::vector<Pos> kept{-3, -2, -1, 1};  // four sets: none of them is made again

@@ -46,7 +46,10 @@ void linear(DType type, std::uint32_t rows) {
   encode_row(type, numbers(std::size_t{kOutputs} * kInputs), bytes);
   const WeightId weight = backend.create_weight(type, kOutputs, kInputs, bytes);
   const Rows in = filled(backend, rows, kInputs), out = filled(backend, rows, kOutputs);
-  counted([&] { backend.linear(weight, in, out); });
+  counted([&] {
+    backend.linear(weight, in, out);
+    backend.synchronize();
+  });
 }
 
 constexpr std::uint32_t kHeads = 9, kKvHeads = 3, kDim = 64;
@@ -72,6 +75,7 @@ struct Sessions {
     Step step = cache->commit(*cache->plan(requests));
     kv.count = q.count = out.count = step.rows();
     step.write(0, kv, kv);
+    backend.synchronize();
     return step;
   }
   void append(SeqId seq, std::span<const Token> tokens) {

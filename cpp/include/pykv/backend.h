@@ -7,6 +7,9 @@
 // order, the thread count, the chunk a prompt was cut into, where cells lie or who
 // shares them. Two tiers of instruction sets may differ from each other.
 //
+// Operations on rows and write_kv may return before they have run; the rest of this class sees them
+// done, and what they read must not change by other means. Spans need to last for the call alone.
+//
 // Errors: every size and handle is checked, in release builds (InvalidArgument).
 // Threads: any; a call waits for the one that is inside and uses up to `threads` threads
 // itself. Destroying it needs the last call to have returned. A forked child gets
@@ -149,6 +152,8 @@ class Backend {
   const std::string& isa() const;                    // tier in use
   std::uint32_t threads() const;
   void set_threads(std::uint32_t threads);  // results do not change
+  // Returns when all that was asked for has been done. Whoever reads results need not call it.
+  void synchronize();
 
   // --- float32 row buffers ---------------------------------------------------
   BufferId create_buffer(std::uint32_t rows, std::uint32_t width);  // zeroed; OutOfMemory

@@ -46,8 +46,10 @@ void cpu::State::start_threads(const char* method, std::uint32_t count) {
   try {
     std::vector<std::unique_ptr<cpu::AttentionWorker>> workers(count);
     for (auto& worker : workers) worker.reset(new cpu::AttentionWorker);  // touched when used
+    std::vector<cpu::LinearWorker> linear(count);
     threads.emplace(count);
     attention_workers = std::move(workers);
+    linear_workers = std::move(linear);
   } catch (...) {
     // emplace has destroyed the old pool before it failed: go on with the caller alone.
     if (!threads) threads.emplace(1U);
@@ -122,6 +124,8 @@ std::uint32_t Backend::threads() const {
   const auto call = impl_->enter();
   return impl_->threads->threads();
 }
+
+void Backend::synchronize() { const auto call = impl_->enter(); }
 
 void Backend::set_threads(std::uint32_t threads) {
   const auto call = impl_->enter();

@@ -2,6 +2,7 @@
 #include "backend_cpu/cell_rows.h"
 
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <optional>
 
@@ -44,7 +45,8 @@ KeyMoves::KeyMoves(const char* method, const LayerPlace& place, const RopeParams
 
 void KeyMoves::turn(std::size_t i, float* head) const {
   const auto which = std::lower_bound(distinct_.begin(), distinct_.end(), deltas_[i]) - distinct_.begin();
-  rotate_head(head, rope_, cos_sin_.data() + static_cast<std::size_t>(which) * rope_.dims);
+  const HeadTurn turn_head(rope_);
+  turn_head(head, cos_sin_.data() + static_cast<std::size_t>(which) * rope_.dims);
 }
 
 }  // namespace cpu
@@ -132,7 +134,7 @@ void Backend::poison(PoolId id, BlockIndex block, std::uint64_t cells) {
 }
 
 void Backend::write_kv(PoolId id, std::uint32_t layer, Rows k, Rows v, std::span<const CellIndex> cells) {
-  const auto call = impl_->enter();
+  const auto call = impl_->enter_rows();
   Pool& pool = impl_->pool("write_kv", id);
   const LayerPlace& place = impl_->layer("write_kv", pool, layer);
   cpu::check_stored("write_kv", layer, place);
@@ -150,13 +152,21 @@ void Backend::write_kv(PoolId id, std::uint32_t layer, Rows k, Rows v, std::span
   }
   cpu::check_cells("write_kv", pool, cells);
   cpu::check_distinct("write_kv", cells);
-  cpu::for_rows(*impl_->threads, cells.size(), [&](std::uint32_t i) {
-    for (std::uint32_t head = 0; head < place.kv_heads; ++head) {
-      const CellHead to = head_at(pool, cells[i], head);
-      encode_k(*impl_->kernels, place, to, keys.row(i) + head * place.k.dim);
-      if (!place.v_view_of_k) encode_v(*impl_->kernels, place, to, values.row(i) + head * place.v.dim);
-    }
-  });
+  const std::array both{k, v};
+  const std::span<const Rows> rows = std::span(both).first(place.v_view_of_k ? 1 : 2);
+  cpu::RowProgram& program = impl_->program;
+  if (!program.takes({rows})) impl_->run_program();
+  const std::span<const CellIndex> kept = program.keep(cells);
+  program.add(
+      {rows}, 4,
+      [=, kernels = impl_->kernels, pool = &pool, place = &place](cpu::RowRange range, std::uint32_t) {
+        for (std::uint32_t i = range.begin; i < range.end; ++i)
+          for (std::uint32_t head = 0; head < place->kv_heads; ++head) {
+            const CellHead to = head_at(*pool, kept[i], head);
+            encode_k(*kernels, *place, to, keys.row(i) + head * place->k.dim);
+            if (!place->v_view_of_k) encode_v(*kernels, *place, to, values.row(i) + head * place->v.dim);
+          }
+      });
 }
 
 void Backend::read_kv(PoolId id, std::uint32_t layer, std::span<const CellIndex> cells, std::span<float> k,

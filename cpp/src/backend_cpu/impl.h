@@ -1,7 +1,11 @@
 // Floor 2. State of the CPU backend, shared by its sources: backend.cpp (construction,
-// buffers), weights.cpp, row_ops.cpp, pools.cpp, states.cpp, recurrent.cpp, attention.cpp.
+// buffers), weights.cpp, linear.cpp, row_ops.cpp, row_program.cpp, pools.cpp, states.cpp, recurrent.cpp,
+// attention.cpp.
 #pragma once
 
+#include <algorithm>
+#include <deque>
+#include <initializer_list>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -11,12 +15,14 @@
 
 #include "backend_cpu/attention_cut.h"
 #include "backend_cpu/attention_worker.h"
+#include "backend_cpu/linear_call.h"
 #include "backend_cpu/mapped_memory.h"
 #include "backend_cpu/rotary.h"
+#include "backend_cpu/row_program.h"
+#include "backend_cpu/rows.h"
 #include "backend_cpu/thread_pool.h"
 #include "core/birthplace.h"
 #include "kernels/kernels.h"
-#include "kernels/panel.h"
 #include "pykv/backend.h"
 #include "pykv/errors.h"
 
@@ -29,16 +35,6 @@ struct Buffer {
   std::uint32_t rows = 0;
   std::uint32_t width = 0;  // elements from row to row
   float* data() const { return reinterpret_cast<float*>(memory.data()); }
-};
-
-struct Weight {
-  DType type = DType::f32;
-  bool int8 = false;  // multiplied with 8-bit activations
-  std::uint32_t rows = 0;
-  std::uint32_t cols = 0;
-  kernels::PanelLayout layout;
-  std::byte* panels = nullptr;  // nullptr if rows == 1
-  std::vector<float> gain;      // the only row, decoded, if rows == 1
 };
 
 struct Pool {
@@ -60,19 +56,6 @@ struct States {
   }
 };
 
-constexpr std::uint32_t ceil_div(std::uint64_t a, std::uint64_t b) {
-  return static_cast<std::uint32_t>((a + b - 1) / b);
-}
-
-// Rows of a buffer after all checks.
-struct RowView {
-  float* data = nullptr;
-  std::size_t stride = 0;
-  std::uint32_t count = 0;
-  std::uint32_t width = 0;
-  float* row(std::size_t i) const { return data + i * stride; }
-};
-
 [[noreturn]] inline void refuse(const char* method, const std::string& what) {
   throw InvalidArgument("[Backend." + std::string(method) + "] " + what);
 }
@@ -84,6 +67,7 @@ struct State {
   std::string isa;
   std::optional<ThreadPool> threads;
   std::vector<std::unique_ptr<AttentionWorker>> attention_workers;  // one per thread
+  std::vector<LinearWorker> linear_workers;                         // likewise
   AttentionCut attention_cut;
   std::vector<float> partials;  // of visits to partitions
   std::map<std::uint32_t, Buffer> buffers;
@@ -94,18 +78,45 @@ struct State {
   std::uint32_t last_id = 0;        // ids of all kinds; never used again
   WeightMemory weight_memory;
   std::size_t weight_bytes = 0;
-  RopeTable rope;
-  MappedMemory activations;  // of the linear layer that runs, as 8-bit integers
-  std::vector<float> rests;  // what these left of precise rows, and its outputs
+  RopeTables ropes;
+  RowProgram program;                   // what was asked for and has not run yet
+  std::deque<LinearCall> linear_calls;  // of the program
 
-  // The first thing of every public call: waits for the one that is inside.
-  [[nodiscard]] std::unique_lock<std::mutex> enter() const {
+  // The first thing of every public call: waits for the one that is inside, then for what was
+  // asked for before.
+  [[nodiscard]] std::unique_lock<std::mutex> enter() {
+    std::unique_lock lock = enter_rows();
+    run_program();
+    return lock;
+  }
+  // The same of operations on rows, which join the program.
+  [[nodiscard]] std::unique_lock<std::mutex> enter_rows() const {
     if (birthplace.left())
       throw Unsupported(
           "[Backend] this backend belongs to another process, of which this is a fork; make a new one here, "
           "or start children with 'spawn'");
     return std::unique_lock(calls);
   }
+  void run_program() {
+    program.run(*threads);
+    linear_calls.clear();
+  }
+  // Adds body(i) for each row i of `rows`, all that it touches, the first of which it writes.
+  template <class Body>
+  void defer(std::initializer_list<Rows> rows, Body body) {
+    defer_some(rows, rows_per_task(rows.begin()->width), [body](RowRange range, std::uint32_t) {
+      for (std::uint32_t i = range.begin; i < range.end; ++i) body(i);
+    });
+  }
+  template <class Body>
+  void defer_some(std::initializer_list<Rows> rows, std::uint32_t step, const Body& body) {
+    const std::span<const Rows> all(rows.begin(), rows.size());
+    if (!program.takes({all})) run_program();
+    program.add({all}, step, body);
+  }
+  // About 32 KiB of float32.
+  static std::uint32_t rows_per_task(std::uint32_t width) { return std::max(1U, 8192U / width); }
+
   // `method` is the public one, for messages.
   void start_threads(const char* method, std::uint32_t count);
   std::uint32_t next_id(const char* method);

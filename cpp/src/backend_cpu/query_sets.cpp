@@ -25,7 +25,8 @@ std::uint32_t Rotations::index(Pos rotation) const {
 }
 
 void Rotations::turn_back(float* head, std::uint32_t index) const {
-  rotate_head(head, *rope_, cos_sin_.data() + std::size_t{index - 1} * rope_->dims);
+  const HeadTurn turn_head(*rope_);
+  turn_head(head, cos_sin_.data() + std::size_t{index - 1} * rope_->dims);
 }
 
 void QuerySets::prepare(const kernels::Kernels& kernels, const Rotations& rotations, const TileLayout& k) {

@@ -26,13 +26,20 @@ std::vector<float> cos_sin(const RopeParams& rope, std::span<const Pos> position
   return table;
 }
 
-void RopeTable::fill(const RopeParams& rope, std::span<const Pos> positions) {
-  if (rope_ == rope && std::equal(positions.begin(), positions.end(), positions_.begin(), positions_.end()))
-    return;
-  rope_.dims = 0;  // not valid if an allocation fails below
-  cos_sin_ = cos_sin(rope, positions);
-  positions_.assign(positions.begin(), positions.end());
-  rope_ = rope;
+const float* RopeTables::find(const RopeParams& rope, std::span<const Pos> positions) const {
+  for (const Table& table : tables_)
+    if (table.rope == rope && std::ranges::equal(positions, table.positions)) return table.cos_sin.data();
+  return nullptr;
+}
+
+const float* RopeTables::fill(const RopeParams& rope, std::span<const Pos> positions) {
+  Table& table = tables_[next_];
+  table.rope.dims = 0;  // not valid if an allocation fails below
+  table.cos_sin = cos_sin(rope, positions);
+  table.positions.assign(positions.begin(), positions.end());
+  table.rope = rope;
+  next_ = 1 - next_;
+  return table.cos_sin.data();
 }
 
 namespace {
@@ -52,10 +59,10 @@ void rotate(float* __restrict a, float* __restrict b, const float* __restrict co
 
 }  // namespace
 
-void rotate_head(float* head, const RopeParams& rope, const float* cos_sin) {
-  const std::size_t pairs = rope.dims / 2;
-  float* const first = head + rope.offset;
-  if (rope.interleaved) return rotate<2>(first, first + 1, cos_sin, cos_sin + pairs, pairs);
+void HeadTurn::operator()(float* head, const float* cos_sin) const {
+  const std::size_t pairs = dims / 2;
+  float* const first = head + offset;
+  if (interleaved) return rotate<2>(first, first + 1, cos_sin, cos_sin + pairs, pairs);
   rotate<1>(first, first + pairs, cos_sin, cos_sin + pairs, pairs);
 }
 

@@ -2,6 +2,7 @@
 // rewrite_k().
 #pragma once
 
+#include <array>
 #include <span>
 #include <vector>
 
@@ -14,19 +15,33 @@ namespace pykv::cpu {
 // double: at position 100,000 a float32 angle is off by 0.004. Negative positions turn back.
 std::vector<float> cos_sin(const RopeParams& rope, std::span<const Pos> positions);
 
-// The same, kept from call to call: all layers rotate the same positions.
-class RopeTable {
+// The same, kept from call to call: all layers rotate the same positions, in two ways at most.
+class RopeTables {
  public:
-  void fill(const RopeParams& rope, std::span<const Pos> positions);
-  const float* row(std::size_t i) const { return cos_sin_.data() + i * rope_.dims; }
+  // [positions][2][dims / 2], or null: there is none yet.
+  const float* find(const RopeParams& rope, std::span<const Pos> positions) const;
+  // Takes the place of the one filled before the last one.
+  const float* fill(const RopeParams& rope, std::span<const Pos> positions);
 
  private:
-  RopeParams rope_;  // dims 0: empty
-  std::vector<Pos> positions_;
-  std::vector<float> cos_sin_;
+  struct Table {
+    RopeParams rope;  // dims 0: empty
+    std::vector<Pos> positions;
+    std::vector<float> cos_sin;
+  };
+  std::array<Table, 2> tables_;
+  std::size_t next_ = 0;
 };
 
 // Turns one head in place by a row of cos and sin.
-void rotate_head(float* head, const RopeParams& rope, const float* cos_sin);
+struct HeadTurn {
+  std::uint32_t dims;
+  std::uint32_t offset;
+  bool interleaved;
+
+  explicit HeadTurn(const RopeParams& rope)
+      : dims(rope.dims), offset(rope.offset), interleaved(rope.interleaved) {}
+  void operator()(float* head, const float* cos_sin) const;
+};
 
 }  // namespace pykv::cpu

@@ -10,19 +10,6 @@ namespace {
 using cpu::refuse;
 using cpu::RowView;
 
-// Rows for a task of these cheap operations: about 32 KiB of float32.
-std::uint32_t rows_per_task(std::uint32_t width) { return std::max(1U, 8192U / width); }
-
-template <class Body>
-void for_rows(cpu::ThreadPool& threads, const RowView& view, Body&& body) {
-  const std::uint32_t step = rows_per_task(view.width);
-  const std::uint32_t tasks = (view.count + step - 1) / step;
-  threads.run(tasks, [&](std::uint32_t task, std::uint32_t) {
-    const std::uint32_t end = std::min(view.count, (task + 1) * step);
-    for (std::uint32_t i = task * step; i < end; ++i) body(i);
-  });
-}
-
 void check_rope(const RowView& x, std::uint32_t heads, const RopeParams& params,
                 std::span<const Pos> positions) {
   if (heads == 0 || x.width % heads != 0)
@@ -54,13 +41,13 @@ void gate_rows(cpu::State& state, const char* method, Rows gate, Rows up, GateKe
   cpu::check_width(method, "up", u, g.width);
   cpu::check_count(method, "up", u, g.count);
   cpu::check_apart(method, gate, up, true);
-  for_rows(*state.threads, g, [&](std::uint32_t i) { kernel(g.row(i), u.row(i), g.width); });
+  state.defer({gate, up}, [=](std::uint32_t i) { kernel(g.row(i), u.row(i), g.width); });
 }
 
 }  // namespace
 
 void Backend::rms_norm(Rows in, WeightId gain, float epsilon, Rows out, std::uint32_t parts) {
-  const auto call = impl_->enter();
+  const auto call = impl_->enter_rows();
   const RowView x = impl_->view("rms_norm", "in", in);
   const RowView y = impl_->view("rms_norm", "out", out);
   const cpu::Weight& weight = vector_weight(*impl_, "rms_norm", gain);
@@ -77,49 +64,55 @@ void Backend::rms_norm(Rows in, WeightId gain, float epsilon, Rows out, std::uin
   if (!(epsilon >= 0) || !std::isfinite(epsilon))
     refuse("rms_norm", "epsilon " + std::to_string(epsilon) + " must be finite and not negative");
   const std::uint32_t group = parts == 0 ? weight.cols : x.width / parts;
-  for_rows(*impl_->threads, x, [&](std::uint32_t i) {
+  const auto kernel = impl_->kernels->rms_norm;
+  const float* const gains = weight.gain.data();
+  impl_->defer({out, in}, [=](std::uint32_t i) {
     for (std::uint32_t at = 0; at < x.width; at += group)
-      impl_->kernels->rms_norm(x.row(i) + at, weight.gain.data() + (parts == 0 ? 0 : at), epsilon, group,
-                               y.row(i) + at);
+      kernel(x.row(i) + at, gains + (parts == 0 ? 0 : at), epsilon, group, y.row(i) + at);
   });
 }
 
 void Backend::rope(Rows rows, std::uint32_t heads, const RopeParams& params, std::span<const Pos> positions,
                    float magnitude) {
-  const auto call = impl_->enter();
+  const auto call = impl_->enter_rows();
   const RowView x = impl_->view("rope", "x", rows);
   check_rope(x, heads, params, positions);
   check_factor("rope", "magnitude", magnitude);
-  impl_->rope.fill(params, positions);
+  const cpu::HeadTurn turn(params);
+  const float* table = impl_->ropes.find(params, positions);
+  if (table == nullptr) {
+    impl_->run_program();  // it may use the one that is overwritten
+    table = impl_->ropes.fill(params, positions);
+  }
   const std::uint32_t head_dim = x.width / heads;
-  for_rows(*impl_->threads, x, [&](std::uint32_t i) {
+  impl_->defer({rows}, [=](std::uint32_t i) {
     for (std::uint32_t head = 0; head < heads; ++head) {
       float* const values = x.row(i) + std::size_t{head} * head_dim;
-      cpu::rotate_head(values, params, impl_->rope.row(i));
+      turn(values, table + std::size_t{i} * turn.dims);
       if (magnitude != 1.0F)
-        for (std::uint32_t j = 0; j < params.dims; ++j) values[params.offset + j] *= magnitude;
+        for (std::uint32_t j = 0; j < turn.dims; ++j) values[turn.offset + j] *= magnitude;
     }
   });
 }
 
 void Backend::silu_mul(Rows gate, Rows up) {
-  const auto call = impl_->enter();
+  const auto call = impl_->enter_rows();
   gate_rows(*impl_, "silu_mul", gate, up, impl_->kernels->silu_mul);
 }
 
 void Backend::gelu_mul(Rows gate, Rows up) {
-  const auto call = impl_->enter();
+  const auto call = impl_->enter_rows();
   gate_rows(*impl_, "gelu_mul", gate, up, impl_->kernels->gelu_mul);
 }
 
 void Backend::multiply(Rows rows, Rows by) {
-  const auto call = impl_->enter();
+  const auto call = impl_->enter_rows();
   const RowView x = impl_->view("multiply", "x", rows);
   const RowView factor = impl_->view("multiply", "by", by);
   cpu::check_width("multiply", "by", factor, x.width);
   cpu::check_count("multiply", "by", factor, x.count);
   cpu::check_apart("multiply", rows, by, true);
-  for_rows(*impl_->threads, x, [&](std::uint32_t i) {
+  impl_->defer({rows, by}, [=](std::uint32_t i) {
     float* const row = x.row(i);
     const float* const other = factor.row(i);
     for (std::uint32_t j = 0; j < x.width; ++j) row[j] *= other[j];
@@ -127,36 +120,38 @@ void Backend::multiply(Rows rows, Rows by) {
 }
 
 void Backend::add(Rows accumulator, Rows x) {
-  const auto call = impl_->enter();
+  const auto call = impl_->enter_rows();
   const RowView a = impl_->view("add", "accumulator", accumulator);
   const RowView b = impl_->view("add", "x", x);
   cpu::check_width("add", "x", b, a.width);
   cpu::check_count("add", "x", b, a.count);
   cpu::check_apart("add", accumulator, x, true);
-  for_rows(*impl_->threads, a, [&](std::uint32_t i) { impl_->kernels->add(a.row(i), b.row(i), a.width); });
+  const auto kernel = impl_->kernels->add;
+  impl_->defer({accumulator, x}, [=](std::uint32_t i) { kernel(a.row(i), b.row(i), a.width); });
 }
 
 void Backend::add_bias(Rows rows, WeightId bias) {
-  const auto call = impl_->enter();
+  const auto call = impl_->enter_rows();
   const RowView x = impl_->view("add_bias", "x", rows);
   const cpu::Weight& weight = vector_weight(*impl_, "add_bias", bias);
   cpu::check_width("add_bias", "x", x, weight.cols);
-  for_rows(*impl_->threads, x,
-           [&](std::uint32_t i) { impl_->kernels->add(x.row(i), weight.gain.data(), x.width); });
+  const auto kernel = impl_->kernels->add;
+  const float* const values = weight.gain.data();
+  impl_->defer({rows}, [=](std::uint32_t i) { kernel(x.row(i), values, x.width); });
 }
 
 void Backend::scale(Rows rows, float factor) {
-  const auto call = impl_->enter();
+  const auto call = impl_->enter_rows();
   const RowView x = impl_->view("scale", "x", rows);
   check_factor("scale", "factor", factor);
-  for_rows(*impl_->threads, x, [&](std::uint32_t i) {
+  impl_->defer({rows}, [=](std::uint32_t i) {
     float* const row = x.row(i);
     for (std::uint32_t j = 0; j < x.width; ++j) row[j] *= factor;
   });
 }
 
 void Backend::clamped_silu_mul(Rows gate, Rows up) {
-  const auto call = impl_->enter();
+  const auto call = impl_->enter_rows();
   gate_rows(*impl_, "clamped_silu_mul", gate, up, impl_->kernels->clamped_silu_mul);
 }
 
@@ -181,17 +176,20 @@ void Backend::scatter_add(Rows in, std::span<const std::uint32_t> rows, std::spa
     if (rows[i] >= y.count || (i > 0 && rows[i] <= rows[i - 1]))
       refuse("scatter_add", "row " + std::to_string(rows[i]) + " of " + std::to_string(y.count) +
                                 " is out of range or out of order");
-  for_rows(*impl_->threads, x, [&](std::uint32_t i) {
-    for (std::uint32_t j = 0; j < x.width; ++j) y.row(rows[i])[j] += factors[i] * x.row(i)[j];
+  const std::uint32_t step = cpu::State::rows_per_task(x.width);
+  impl_->threads->run(cpu::ceil_div(x.count, step), [&](std::uint32_t task, std::uint32_t) {
+    for (std::uint32_t i = task * step; i < std::min(x.count, (task + 1) * step); ++i)
+      for (std::uint32_t j = 0; j < x.width; ++j) y.row(rows[i])[j] += factors[i] * x.row(i)[j];
   });
 }
 
 void Backend::softcap(Rows rows, float cap) {
-  const auto call = impl_->enter();
+  const auto call = impl_->enter_rows();
   const RowView x = impl_->view("softcap", "x", rows);
   if (!(cap > 0) || !std::isfinite(cap))
     refuse("softcap", "cap " + std::to_string(cap) + " must be finite and above 0");
-  for_rows(*impl_->threads, x, [&](std::uint32_t i) { impl_->kernels->softcap(x.row(i), cap, x.width); });
+  const auto kernel = impl_->kernels->softcap;
+  impl_->defer({rows}, [=](std::uint32_t i) { kernel(x.row(i), cap, x.width); });
 }
 
 void Backend::gather(Rows in, std::span<const std::uint32_t> rows, Rows out) {
