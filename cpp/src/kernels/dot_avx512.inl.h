@@ -4,6 +4,7 @@
 template <int kMost>
 struct Codes {
   vi q[8];
+  Codes() = default;
   PYKV_INLINE explicit Codes(const vi (&words)[8]) {
     PYKV_UNROLL
     for (int j = 0; j < 8; ++j) q[j] = words[j];
@@ -22,10 +23,11 @@ PYKV_INLINE vi add_dot(vi sum, vi weight, const std::int8_t* a) {
   return sum;
 }
 
-// sums[i] += Σ weight * a[i * 32 …] over words [kFirst, kLast), exactly.
-template <int kRows, int kFirst = 0, int kLast = 8, int kMost>
-PYKV_INLINE void add_dots(const Codes<kMost>& weight, const std::int8_t* a, vi* sums) {
+// sums[v][i] += Σ weights[v] * a[i * 32 …] over words [kFirst, kLast), exactly.
+template <int kRows, int kFirst = 0, int kLast = 8, int kWide, int kMost>
+PYKV_INLINE void add_dots(const Codes<kMost> (&weights)[kWide], const std::int8_t* a, vi (*sums)[kRows]) {
   PYKV_UNROLL
   for (int j = kFirst; j < kLast; ++j) PYKV_UNROLL
-  for (int i = 0; i < kRows; ++i) sums[i] = add_dot(sums[i], weight.q[j], a + 32 * i + 4 * j);
+  for (int v = 0; v < kWide; ++v) PYKV_UNROLL
+  for (int i = 0; i < kRows; ++i) sums[v][i] = add_dot(sums[v][i], weights[v].q[j], a + 32 * i + 4 * j);
 }

@@ -2,6 +2,7 @@
 // exact, and 32-bit integer products would be slower where this tier is used.
 struct Integers32 {
   vf values[32];
+  Integers32() = default;
 
   // The unsigned bytes of words of four neighbours, less `bias`.
   PYKV_INLINE Integers32(const vi (&words)[8], int bias) {
@@ -12,20 +13,24 @@ struct Integers32 {
 
 template <int kMost>
 struct Codes : Integers32 {
+  Codes() = default;
   PYKV_INLINE explicit Codes(const vi (&words)[8]) : Integers32(words, 0) {}
 };
 
 constexpr int kBytesBias = 0;
 struct Bytes : Integers32 {
+  Bytes() = default;
   PYKV_INLINE explicit Bytes(const vi (&words)[8]) : Integers32(words, kByteBias) {}
 };
 
-// sums[i] += Σ weight * a[i * 32 …] over words [kFirst, kLast), exactly.
-template <int kRows, int kFirst = 0, int kLast = 8>
-PYKV_INLINE void add_dots(const Integers32& weight, const std::int8_t* a, vi* sums) {
-  for (int i = 0; i < kRows; ++i) {
-    vf sum{};
-    for (int k = 4 * kFirst; k < 4 * kLast; ++k) sum += weight.values[k] * static_cast<float>(a[32 * i + k]);
-    sums[i] += __builtin_convertvector(sum, vi);
-  }
+// sums[v][i] += Σ weights[v] * a[i * 32 …] over words [kFirst, kLast), exactly.
+template <int kRows, int kFirst = 0, int kLast = 8, class Integers, int kWide>
+PYKV_INLINE void add_dots(const Integers (&weights)[kWide], const std::int8_t* a, vi (*sums)[kRows]) {
+  for (int v = 0; v < kWide; ++v)
+    for (int i = 0; i < kRows; ++i) {
+      vf sum{};
+      for (int k = 4 * kFirst; k < 4 * kLast; ++k)
+        sum += weights[v].values[k] * static_cast<float>(a[32 * i + k]);
+      sums[v][i] += __builtin_convertvector(sum, vi);
+    }
 }

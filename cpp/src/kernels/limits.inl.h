@@ -20,22 +20,27 @@ std::uint64_t burn_f32(std::uint32_t rounds, float* sink) {
 }
 
 std::uint64_t burn_int8(std::uint32_t rounds, float* sink) {
-  std::int8_t a[kChains * kActivationBlock];
+  constexpr int kRows = kVecs == 1 ? kChains : 4;  // as the linear layers have it
+  std::int8_t a[kRows * kActivationBlock];
   std::memset(a, 1, sizeof a);
   vi words[8];
   PYKV_UNROLL
   for (vi& word : words) word = (vi{} + static_cast<std::int32_t>(sink[0])) & 0x0f0f0f0f;
-  const Codes<15> weight(words);
-  vi sums[kChains] = {};
+  Codes<15> weights[kVecs];
+  PYKV_UNROLL
+  for (Codes<15>& weight : weights) weight = Codes<15>(words);
+  vi sums[kVecs][kRows] = {};
   for (std::uint32_t round = 0; round < rounds; ++round) {
-    __asm__ volatile("" ::"r"(a) : "memory");  // as if `a` had changed: nothing is taken out of the loop
-    add_dots<kChains>(weight, a, sums);
+    read_again(weights);
+    read_again(a);
+    add_dots<kRows>(weights, a, sums);
   }
   vi total{};
   PYKV_UNROLL
-  for (int i = 0; i < kChains; ++i) total += sums[i];
+  for (int v = 0; v < kVecs; ++v) PYKV_UNROLL
+  for (int i = 0; i < kRows; ++i) total += sums[v][i];
   sink[0] = static_cast<float>(total[0] & 7);
-  return std::uint64_t{rounds} * kChains * kLanes * kActivationBlock * 2;
+  return std::uint64_t{rounds} * kVecs * kRows * kLanes * kActivationBlock * 2;
 }
 
 // `bytes` is a multiple of 1,024.

@@ -62,22 +62,23 @@ PYKV_INLINE typename IntegersOf<type>::Type load_integers(const std::byte* value
   return typename IntegersOf<type>::Type(words);
 }
 
-// A block of 16 channels, one vector of them.
-template <DType type>
+// A block of 16 channels, some vectors of them.
+template <DType type, int kWide>
 struct WeightBlock {
   using Form = Int8Form<type>;
-  typename IntegersOf<type>::Type integers;
-  vf d[Form::kParts];
-  vf m;
+  struct Scales {
+    vf d[Form::kParts];
+    vf m;
+  };
+  typename IntegersOf<type>::Type integers[kWide];
+  Scales scales[kWide];
 
-  // Block `b` of a panel whose parts begin at `panel`.
-  PYKV_INLINE WeightBlock(const Panel& panel, std::size_t b, int v)
-      : integers(load_integers<type>(panel.values + b * Form::kValueBytes, upper(panel, b), v)), m{} {
-    if constexpr (Form::kOfK) {
-      take_k_scales(panel.scales + b / 8 * Form::kScaleBytes * 8, b % 8, v);
-    } else {
-      d[0] = load_scales(panel.scales + b * Form::kScaleBytes, 0, v);
-      if constexpr (Form::kMinimum) m = load_scales(panel.scales + b * Form::kScaleBytes, 1, v);
+  // Vectors from `first` on of block `b` of a panel.
+  PYKV_INLINE WeightBlock(const Panel& panel, std::size_t b, int first) {
+    PYKV_UNROLL
+    for (int v = 0; v < kWide; ++v) {
+      integers[v] = load_integers<type>(panel.values + b * Form::kValueBytes, upper(panel, b), first + v);
+      scales[v] = scales_of(panel, b, first + v);
     }
   }
 
@@ -87,55 +88,71 @@ struct WeightBlock {
     return panel.fifth + b * Form::kFifthBytes;
   }
 
+  PYKV_INLINE static Scales scales_of(const Panel& panel, std::size_t b, int v) {
+    if constexpr (Form::kOfK) return k_scales(panel.scales + b / 8 * Form::kScaleBytes * 8, b % 8, v);
+    Scales taken{{load_scales(panel.scales + b * Form::kScaleBytes, 0, v)}, {}};
+    if constexpr (Form::kMinimum) taken.m = load_scales(panel.scales + b * Form::kScaleBytes, 1, v);
+    return taken;
+  }
+
   // Scales of unit `unit` of a K block; d * scale is exact.
-  PYKV_INLINE void take_k_scales(const std::byte* scales, std::size_t unit, int v) {
+  PYKV_INLINE static Scales k_scales(const std::byte* scales, std::size_t unit, int v) {
     constexpr KScalePlace place = k_scale_place(Form::kOfK ? type : DType::q4_k);
     const vf whole = load_scales(scales, 0, v);
+    Scales taken{};
     PYKV_UNROLL
     for (int part = 0; part < Form::kParts; ++part)
-      d[part] = whole *
-                k_small<type>(scales + place.scales, unit * Form::kParts + static_cast<std::size_t>(part), v);
+      taken.d[part] = whole * k_small<type>(scales + place.scales,
+                                            unit * Form::kParts + static_cast<std::size_t>(part), v);
     if constexpr (Form::kMinimum)
-      m = -(load_scales(scales, 1, v) * k_small<type>(scales + place.minimums, unit, v));
+      taken.m = -(load_scales(scales, 1, v) * k_small<type>(scales + place.minimums, unit, v));
+    return taken;
   }
 };
 
-// sums[part][i]: what the integers of row `row + i` give, bias and all.
-template <DType type, int kRows>
-PYKV_INLINE void block_sums(const WeightBlock<type>& weight, const ActivationBlock& block, int row,
-                            vi (*sums)[kRows]) {
+// sums[part][v][i]: what the integers of row `row + i` give, bias and all.
+template <DType type, int kWide, int kRows>
+PYKV_INLINE void block_sums(const WeightBlock<type, kWide>& weight, const ActivationBlock& block, int row,
+                            vi (*sums)[kWide][kRows]) {
   constexpr int kBias = Int8Form<type>::kBias;
   const std::int8_t* const q = block.q + row * static_cast<int>(kActivationBlock);
+  PYKV_UNROLL
+  for (int i = 0; i < kRows; ++i) PYKV_UNROLL
+  for (int v = 0; v < kWide; ++v) {
+    const std::int32_t all = block.negated_sum[row + i];
+    if constexpr (Int8Form<type>::kParts == 1) {
+      sums[0][v][i] = (vi{} + all) * kBias;
+    } else {
+      const std::int32_t half = block.negated_half[row + i];
+      sums[0][v][i] = (vi{} + half) * kBias;
+      sums[1][v][i] = (vi{} + (all - half)) * kBias;
+    }
+  }
   if constexpr (Int8Form<type>::kParts == 1) {
-    PYKV_UNROLL
-    for (int i = 0; i < kRows; ++i) sums[0][i] = (vi{} + block.negated_sum[row + i]) * kBias;
     add_dots<kRows>(weight.integers, q, sums[0]);
   } else {
-    PYKV_UNROLL
-    for (int i = 0; i < kRows; ++i) {
-      const std::int32_t half = block.negated_half[row + i];
-      sums[0][i] = (vi{} + half) * kBias;
-      sums[1][i] = (vi{} + (block.negated_sum[row + i] - half)) * kBias;
-    }
     add_dots<kRows, 0, 4>(weight.integers, q, sums[0]);
     add_dots<kRows, 4, 8>(weight.integers, q, sums[1]);
   }
 }
 
-// One more step of the totals of some rows.
-template <DType type, int kRows>
-PYKV_INLINE void add_block(const WeightBlock<type>& weight, const ActivationBlock& block, int row,
-                           vf* totals) {
-  vi sums[Int8Form<type>::kParts][kRows];
-  block_sums<type, kRows>(weight, block, row, sums);
+// One more step of the totals of some rows, totals[i][v].
+template <DType type, int kWide, int kRows>
+PYKV_INLINE void add_block(const WeightBlock<type, kWide>& weight, const ActivationBlock& block, int row,
+                           vf (*totals)[kWide]) {
+  vi sums[Int8Form<type>::kParts][kWide][kRows];
+  block_sums<type, kWide, kRows>(weight, block, row, sums);
   PYKV_UNROLL
-  for (int i = 0; i < kRows; ++i) {
+  for (int i = 0; i < kRows; ++i) PYKV_UNROLL
+  for (int v = 0; v < kWide; ++v) {
+    const auto& scales = weight.scales[v];
+    vf total = totals[i][v];
     PYKV_UNROLL
     for (int part = 0; part < Int8Form<type>::kParts; ++part)
-      totals[i] =
-          multiply_add(to_float(sums[part][i]), weight.d[part] * splat(block.scale[row + i]), totals[i]);
+      total = multiply_add(to_float(sums[part][v][i]), scales.d[part] * splat(block.scale[row + i]), total);
     if constexpr (Int8Form<type>::kMinimum)
-      totals[i] = multiply_add(weight.m, splat(block.scaled_sum[row + i]), totals[i]);
+      total = multiply_add(scales.m, splat(block.scaled_sum[row + i]), total);
+    totals[i][v] = total;
   }
 }
 
@@ -167,34 +184,77 @@ struct PanelProduct {
   std::uint32_t channels = 0;
 };
 
-// Rows [row, row + kRows), whose totals stay in registers where there are enough of them.
+template <DType type>
+PYKV_INLINE void prefetch_block(const PanelProduct& product, std::uint32_t b) {
+  if (product.first)
+    prefetch_ahead<Int8Form<type>::kBytes>(product.weights.scales + b * Int8Form<type>::kBytes);
+}
+
+// Vector `v` of row `row` of the outputs.
+PYKV_INLINE void store_total(const PanelProduct& product, std::uint32_t row, int v, vf total) {
+  const auto lane = static_cast<std::uint32_t>(v * kLanes);
+  if (lane < product.channels)
+    store_some(product.out + row * product.out_stride + lane, total, product.channels - lane);
+}
+
+// Rows whose sums stay in registers.
+template <DType type>
+constexpr int kRowsOfSums = 4 / Int8Form<type>::kParts;
+
+// Rows [row, row + kRows), whose totals stay in registers: few rows, or a vector has a whole panel.
 template <DType type, int kRows>
 void multiply_rows(const PanelProduct& product, std::uint32_t row) {
-  constexpr int kMost = 4 / Int8Form<type>::kParts;  // rows whose sums stay in registers too
-  constexpr int kStep = kRows < kMost ? kRows : kMost;
+  constexpr int kStep = kRows < kRowsOfSums<type> ? kRows : kRowsOfSums<type>;
+  vf totals[kVecs][kRows][1] = {};
+  std::byte* activations = product.activations;
   const std::size_t block_bytes = activation_block_bytes(product.rows);
-  for (int v = 0; v < kVecs; ++v) {
-    vf totals[kRows] = {};
-    std::byte* activations = product.activations;
-    for (std::uint32_t b = 0; b < product.blocks; ++b, activations += block_bytes) {
-      if (product.first && v == 0)
-        prefetch_ahead<Int8Form<type>::kBytes>(product.weights.scales + b * Int8Form<type>::kBytes);
-      const ActivationBlock block = ActivationBlock(activations, product.rows).from(row);
-      const WeightBlock<type> weight(product.weights, b, v);
-      PYKV_UNROLL
-      for (int i = 0; i < kRows; i += kStep) add_block<type, kStep>(weight, block, i, totals + i);
-    }
-    const auto lane = static_cast<std::uint32_t>(v * kLanes);
-    if (lane >= product.channels) return;
-    const std::size_t some = product.channels - lane < kLanes ? product.channels - lane : kLanes;
-    float* out = product.out + row * product.out_stride + lane;
+  for (std::uint32_t b = 0; b < product.blocks; ++b, activations += block_bytes) {
+    prefetch_block<type>(product, b);
+    const ActivationBlock block = ActivationBlock(activations, product.rows).from(row);
     PYKV_UNROLL
-    for (int i = 0; i < kRows; ++i, out += product.out_stride) store_some(out, totals[i], some);
+    for (int v = 0; v < kVecs; ++v) {
+      const WeightBlock<type, 1> weight(product.weights, b, v);
+      PYKV_UNROLL
+      for (int i = 0; i < kRows; i += kStep) add_block<type, 1, kStep>(weight, block, i, totals[v] + i);
+    }
   }
+  PYKV_UNROLL
+  for (int i = 0; i < kRows; ++i) PYKV_UNROLL
+  for (int v = 0; v < kVecs; ++v)
+    store_total(product, row + static_cast<std::uint32_t>(i), v, totals[v][i][0]);
+}
+
+// All rows, block by block: its integers, made once, and the totals come from the cache next to the
+// core, and an activation in a register meets all vectors of a panel.
+template <DType type>
+void multiply_blocks(const PanelProduct& product) {
+  constexpr int kStep = kRowsOfSums<type>;
+  const int rows = static_cast<int>(product.rows);
+  vf totals[kActivationRows][kVecs] = {};
+  std::byte* activations = product.activations;
+  for (std::uint32_t b = 0; b < product.blocks; ++b) {
+    prefetch_block<type>(product, b);
+    const ActivationBlock block(activations, product.rows);
+    const WeightBlock<type, kVecs> weight(product.weights, b, 0);
+    int row = 0;
+    for (; row + kStep <= rows; row += kStep) {
+      read_again(weight);
+      add_block<type, kVecs, kStep>(weight, block, row, totals + row);
+    }
+    for (; row < rows; ++row) {
+      read_again(weight);
+      add_block<type, kVecs, 1>(weight, block, row, totals + row);
+    }
+    activations += activation_block_bytes(product.rows);
+  }
+  for (std::uint32_t row = 0; row < product.rows; ++row)
+    for (int v = 0; v < kVecs; ++v) store_total(product, row, v, totals[row][v]);
 }
 
 template <DType type>
 void multiply_panel(PanelProduct product) {
+  if constexpr (kVecs > 1)
+    if (product.rows >= kRowsOfSums<type>) return multiply_blocks<type>(product);
   std::uint32_t row = 0;
   const auto take = [&](auto rows) {
     for (; row + rows.value <= product.rows; row += rows.value) {
@@ -202,8 +262,12 @@ void multiply_panel(PanelProduct product) {
       product.first = false;
     }
   };
-  take(std::integral_constant<int, 16>{});
-  take(std::integral_constant<int, 4>{});
+  if constexpr (kVecs == 1) {
+    take(std::integral_constant<int, 16>{});
+    take(std::integral_constant<int, 4>{});
+  } else {
+    take(std::integral_constant<int, 2>{});
+  }
   take(std::integral_constant<int, 1>{});
 }
 

@@ -22,6 +22,13 @@ PYKV_INLINE vi load_words(const void* from) {
   return v;
 }
 
+// As if memory had changed: what is kept in registers from here on is read anew. Too much of it
+// would leave none for sums.
+template <class Object>
+PYKV_INLINE void read_again(const Object& object) {
+  asm volatile("" : : "r"(&object) : "memory");
+}
+
 // Four bytes as a word.
 PYKV_INLINE std::int32_t load_int(const std::int8_t* from) {
   std::int32_t word;
