@@ -191,6 +191,14 @@ BATCH_SIZE = Option(
 DRAFT_MAX = Option(
     ("--draft-max",), "tokens guessed and computed ahead, 0: none", integer(0, 32), 0, metavar="N"
 )
+DEFAULT_PRIORITY = Option(
+    ("--default-priority",), "of requests that give none, higher goes first", integer(-100, 100), 0,
+    metavar="N",
+)  # fmt: skip
+DEFAULT_TIMEOUT = Option(
+    ("--default-timeout",), "seconds for requests that give no timeout, 0: any",
+    number(0, 86400), 0.0, "0", metavar="SECONDS",
+)  # fmt: skip
 VERBOSE = Option(("-v", "--verbose"), "log each request", None, False)
 
 MAX_TOKENS = Option(("-n", "--max-tokens"), "tokens", integer(1, COUNT_MAX), 128, metavar="N")
@@ -240,7 +248,7 @@ SAMPLING = (
 
 ALL = (
     MODEL, *POOL, RESUME_SPACING, PRECISION, THREADS, HOST, PORT, ADMIN_PORT, ALIAS, PARALLEL,
-    BATCH_SIZE, DRAFT_MAX, VERBOSE,
+    BATCH_SIZE, DRAFT_MAX, DEFAULT_PRIORITY, DEFAULT_TIMEOUT, VERBOSE,
     MAX_TOKENS, *SAMPLING, NPP, NTG, NPL, WINDOW, WINDOWS,
 )  # fmt: skip
 """Every option that the environment and the configuration file may set."""

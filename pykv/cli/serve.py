@@ -17,6 +17,8 @@ from pykv.cli.options import (
     ADMIN_PORT,
     ALIAS,
     BATCH_SIZE,
+    DEFAULT_PRIORITY,
+    DEFAULT_TIMEOUT,
     DRAFT_MAX,
     HOST,
     MODEL,
@@ -58,7 +60,7 @@ def add_parser(subparsers: Any) -> None:
         {
             "": (MODEL, ALIAS, PRECISION, THREADS, VERBOSE),
             "addresses": (HOST, PORT, ADMIN_PORT),
-            "requests": (PARALLEL, BATCH_SIZE, DRAFT_MAX),
+            "requests": (PARALLEL, BATCH_SIZE, DRAFT_MAX, DEFAULT_PRIORITY, DEFAULT_TIMEOUT),
             "KV cache": (*POOL, RESUME_SPACING),
         },
         json_help="print addresses and pool as one line of JSON when ready",
@@ -136,6 +138,7 @@ def _serve(args: argparse.Namespace, model: str, sock: socket.socket, stack: Exi
     from pykv.listen import url_of
     from pykv.server import create_app
     from pykv.server.serving import serve
+    from pykv.server.settings import Defaults
 
     level = logging.INFO if args.verbose else logging.WARNING
     form = "%(levelname)s %(name)s: %(message)s"
@@ -143,7 +146,8 @@ def _serve(args: argparse.Namespace, model: str, sock: socket.socket, stack: Exi
     runtime = _open_runtime(args, model)
     stack.callback(runtime.close)
     _say(runtime.describe())
-    app = create_app(runtime, alias=args.alias)
+    defaults = Defaults(args.default_priority, args.default_timeout or None)
+    app = create_app(runtime, defaults=defaults, alias=args.alias)
     facts = {"api": url_of(sock), "model": app.state.service.model_id}
     facts |= _start_admin(runtime, args, stack)
     facts["cells"] = runtime.pool_facts().cells

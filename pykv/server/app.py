@@ -22,6 +22,7 @@ from pykv.server.answer import ClientGone
 from pykv.server.errors import ApiError, from_core, from_status
 from pykv.server.limits import LIMITS, Limits
 from pykv.server.service import EngineLike, Service
+from pykv.server.settings import DEFAULTS, Defaults
 
 if TYPE_CHECKING:
     from pykv.runtime import Runtime
@@ -127,6 +128,7 @@ def create_app(
     *,
     engine: EngineLike | None = None,
     limits: Limits = LIMITS,
+    defaults: Defaults = DEFAULTS,
     alias: str | None = None,
 ) -> Starlette:
     """The application; `app.state.service` is its Service.
@@ -138,9 +140,10 @@ def create_app(
         runtime: an open Runtime; the caller closes it after the application ended.
         engine: answers requests in place of the runtime's engine (tests).
         limits: bounds on requests.
+        defaults: for what requests do not say.
         alias: name of the model towards clients; None for the runtime's.
     """
-    service = Service(runtime, engine=engine, limits=limits, alias=alias)
+    service = Service(runtime, engine=engine, limits=limits, defaults=defaults, alias=alias)
 
     @contextlib.asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncIterator[None]:

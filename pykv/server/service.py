@@ -8,7 +8,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from pykv import _core
 from pykv.engine import AsyncEngine, GenerateRequest
@@ -18,11 +18,18 @@ from pykv.server.history import History, PromptTokens, Tail
 from pykv.server.limits import LIMITS, Limits
 from pykv.server.namespaces import Namespaces
 from pykv.server.sampling import NEVER, Sampling
-from pykv.server.settings import MixedPrompt, Prompt, Settings
+from pykv.server.settings import DEFAULTS, Defaults, MixedPrompt, Prompt, Settings
 
 if TYPE_CHECKING:
     from pykv.engine import Generation
     from pykv.runtime import Runtime
+
+
+T = TypeVar("T")
+
+
+def _given(value: T | None, default: T) -> T:
+    return default if value is None else value
 
 
 class EngineLike(Protocol):
@@ -40,6 +47,7 @@ class Service:
         runtime: stays open for as long as the service runs.
         engine: None for the runtime's own.
         limits: bounds on requests.
+        defaults: for what requests do not say.
         alias: name of the model towards clients; None for the runtime's.
     """
 
@@ -49,10 +57,12 @@ class Service:
         *,
         engine: EngineLike | None = None,
         limits: Limits = LIMITS,
+        defaults: Defaults = DEFAULTS,
         alias: str | None = None,
     ) -> None:
         self.runtime = runtime
         self.limits = limits
+        self.defaults = defaults
         self.engine: EngineLike = engine or AsyncEngine(runtime.engine)
         self.tokenizer = runtime.tokenizer
         self.model_id: str = alias or runtime.model_id
@@ -171,8 +181,8 @@ class Service:
             prompt=tokens,
             max_tokens=self._max_tokens(settings, room),
             seed=seed,
-            priority=settings.priority,
-            timeout=settings.timeout,
+            priority=_given(settings.priority, self.defaults.priority),
+            timeout=_given(settings.timeout, self.defaults.timeout),
             draft_max=settings.draft_max,
             choices=settings.n,
             stop_tokens=sorted(self.tokenizer.eog_ids),

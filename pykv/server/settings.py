@@ -34,7 +34,7 @@ class Settings:
     n: int
     sampling: Sampling
     seed: int | None
-    priority: int
+    priority: int | None
     timeout: float | None
     draft_max: int | None
     stops: tuple[str, ...]
@@ -42,6 +42,17 @@ class Settings:
     use_cache: bool
     cache_salt: str | None
     return_tokens: bool = False
+
+
+@dataclass(frozen=True)
+class Defaults:
+    """What the operator decides for requests that do not say."""
+
+    priority: int = 0
+    timeout: float | None = None
+
+
+DEFAULTS = Defaults()
 
 
 @dataclass(frozen=True)
@@ -100,7 +111,7 @@ def common_settings(
         n=reader.integer("n", 1, limits.choices) or 1,
         sampling=parse_sampling(reader, limits),
         seed=reader.integer("seed", 0, limits.seed),
-        priority=reader.integer("priority", -limits.priority, limits.priority) or 0,
+        priority=reader.integer("priority", -limits.priority, limits.priority),
         timeout=_timeout(reader, limits),
         draft_max=reader.integer("speculative.n_max", 0, limits.draft_max),
         stops=_stops(reader.get("stop"), limits),

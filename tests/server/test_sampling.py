@@ -11,8 +11,9 @@ import pytest
 
 from pykv.runtime import Runtime, RuntimeOptions
 from pykv.server import create_app
+from pykv.server.settings import Defaults
 from tests.reference.gguf_files import write_tiny_model
-from tests.server.fakes import Client, ScriptedEngine, served
+from tests.server.fakes import Client, ScriptedEngine, fake_runtime, served
 
 PROMPT = "The cat sat on the mat and in the end it was a fine thing to be on."
 CHAT = [{"role": "user", "content": "hi"}]
@@ -58,6 +59,25 @@ def test_every_field_reaches_the_engine(client: Client, engine: ScriptedEngine) 
     for name, value in sent.items():
         assert getattr(request, name) == value, name
     assert request.logit_bias == {5: -100.0}
+
+
+@pytest.mark.parametrize(
+    ("sent", "used"),
+    [
+        ({}, (7, 30.0)),
+        ({"priority": None, "timeout": None}, (7, 30.0)),
+        ({"priority": 0}, (0, 30.0)),
+        ({"timeout": 60}, (7, 60.0)),
+    ],
+)
+def test_what_a_request_does_not_say_the_operator_does(
+    engine: ScriptedEngine, sent: dict[str, Any], used: tuple[int, float]
+) -> None:
+    defaults = Defaults(priority=7, timeout=30.0)
+    client = Client(create_app(fake_runtime(), engine=engine, defaults=defaults))
+    client.post("/v1/chat/completions", {"messages": CHAT, **sent})
+    request = engine.requests[0]
+    assert (request.priority, request.timeout) == used
     assert request.choices == 1
 
 

@@ -53,6 +53,8 @@ def no_model_is_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
         (["-ctk", "q3_9"], "--cache-type-k"),
         (["--cache-type-v", "F16"], "--cache-type-v"),
         (["-t", "-1"], "--threads"),
+        (["--default-priority", "101"], "--default-priority"),
+        (["--default-timeout", "-1"], "--default-timeout"),
         (["--alias", "two words"], "--alias"),
         (["--alias", ""], "--alias"),
         (["one.gguf", "-m", "two.gguf"], "--model"),
@@ -124,10 +126,10 @@ def test_an_address_that_is_not_ours(
 class Server:
     """A `pykv serve` process."""
 
-    def __init__(self, model: Path, home: Path) -> None:
+    def __init__(self, model: Path, home: Path, *flags: str) -> None:
         command = [sys.executable, "-m", "pykv", "serve", str(model), "-c", str(LONG), "-t", "1"]
         self.process = subprocess.Popen(
-            [*command, "--port", "0", "--admin-port", "0", "--alias", "tiny"],
+            [*command, "--port", "0", "--admin-port", "0", "--alias", "tiny", *flags],
             cwd=ROOT,
             env={"PATH": "/usr/bin:/bin", "HOME": str(home), "PYTHONUNBUFFERED": "1"},
             stdout=subprocess.PIPE,
@@ -151,8 +153,9 @@ class Server:
 
 
 @pytest.fixture
-def server(model_file: Path, tmp_path: Path) -> Iterator[Server]:
-    server = Server(model_file, tmp_path)
+def server(model_file: Path, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Server]:
+    """The parameter of the fixture is more flags."""
+    server = Server(model_file, tmp_path, *getattr(request, "param", ()))
     yield server
     if server.process.poll() is None:
         server.process.kill()
@@ -191,3 +194,11 @@ def test_what_it_prints(server: Server) -> None:
     assert "Loading" in error
     assert re.search(r"cells", error)
     assert "Stopped." in error
+
+
+@pytest.mark.parametrize("server", [["--default-timeout", "0.05"]], indirect=True)
+def test_the_default_timeout_ends_what_gives_none(server: Server) -> None:
+    body = {"prompt": "the cat", "max_tokens": LONG, "temperature": 0, "ignore_eos": True}
+    reply = httpx.post(f"{server.url}/v1/completions", json=body, timeout=60)
+    assert reply.status_code == 504
+    assert "0.05 s" in reply.json()["error"]["message"]
