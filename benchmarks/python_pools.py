@@ -6,6 +6,7 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
@@ -16,6 +17,7 @@ CELLS = 1_000_000
 PROMPT = 4096  # tokens of the prompt that is matched
 LEAF = 9  # tokens of a leaf that is evicted
 SESSIONS = 16
+WINDOW = 512
 BATCH = 100  # forks that take one step together
 SAMPLES = 301
 
@@ -42,11 +44,15 @@ def median(
 
 
 class Pool:
-    """A cache with the smallest possible layer: only bookkeeping is large."""
+    """A cache with the smallest possible layers: only bookkeeping is large."""
 
     def __init__(self, shape: str) -> None:
-        layer = pykv.Layer(kv_heads=1, k_dim=8, v_dim=8)
-        config = pykv.CacheConfig(layers=[layer], cells=CELLS)
+        layers = [pykv.Layer(kv_heads=1, k_dim=8, v_dim=8)]
+        if shape == "windows":
+            layers.append(replace(layers[0], window=("standard", WINDOW)))
+        config = pykv.CacheConfig(layers=layers, cells=CELLS)
+        self.shape = shape
+        self.layers = len(layers)
         self.cache = pykv.Cache(config, threads=1, isa="scalar")
         self.next_token = 0
         self.prompt = np.empty(0, np.int32)  # in the pool
@@ -73,7 +79,8 @@ class Pool:
 
     def write(self, step: pykv.Step) -> None:
         rows = np.zeros((step.rows, 1, 8), np.float32)
-        step.write(0, rows, rows)
+        for layer in range(self.layers):
+            step.write(layer, rows, rows)
 
     def add_leaves(self, sequence: int, count: int) -> None:
         """Forks the sequence `count` times, appends a leaf to each and erases them."""
@@ -149,6 +156,11 @@ class Pool:
         self.append_to(others, self.text(64))
         self.add_leaves(others, 20_000)
 
+    def windows(self) -> None:
+        """Beside the layer that sees all of the prompt another one has a window."""
+        self.prompt = self.text(PROMPT)
+        self.append_to(self.source, self.prompt)
+
     # --- measurements, in microseconds
 
     def measure(self) -> Iterator[tuple[str, float]]:
@@ -156,10 +168,11 @@ class Pool:
         yield "stats", median(cache.stats)
         yield "fork", self.fork()
         yield "match 4096", median(lambda: cache.match(self.prompt))
-        yield "evict a leaf", median(lambda: cache.evict(LEAF))
-        yield "remove 4096 private", self.remove(self.private)
-        longer = np.append(self.prompt, np.int32(0))
-        yield "remove 4096 shared", self.remove(lambda: cache.open(longer).sequence)
+        if self.shape != "windows":  # no idle leaves there, no removal of what windows have let go
+            yield "evict a leaf", median(lambda: cache.evict(LEAF))
+            yield "remove 4096 private", self.remove(self.private)
+            longer = np.append(self.prompt, np.int32(0))
+            yield "remove 4096 shared", self.remove(lambda: cache.open(longer).sequence)
         yield "plan + commit 16 x 1", self.step(SESSIONS, 1)
         yield "plan + commit 1 x 16", self.step(1, SESSIONS)
 

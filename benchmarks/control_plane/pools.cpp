@@ -13,12 +13,18 @@ constexpr std::uint32_t kDim = 8;
 constexpr std::uint32_t kChainTokens = 900'000;
 constexpr std::uint32_t kBatch = 100;  // forks that take one step together
 
-CacheConfig config() {
+CacheConfig config_of(const std::string& shape) {
   LayerSpec layer;
   layer.kv_heads = 1;
   layer.k_dim = layer.v_dim = kDim;
   CacheConfig out;
   out.layers = {layer};
+  if (shape == "windows") {
+    layer.pool = 1;
+    layer.window_kind = WindowKind::standard;
+    layer.window_size = kWindow;
+    out.layers.push_back(layer);
+  }
   out.cells = kCells;
   return out;
 }
@@ -49,6 +55,12 @@ void make_chain(Pool& pool) {
     if (i % 500 == 499) pool.add_leaves(pool.source, 1);
   }
   pool.prompt.assign(tokens.begin(), tokens.begin() + kPrompt);
+}
+
+void make_windows(Pool& pool) {
+  pool.prompt = pool.text.next(kPrompt);
+  pool.source = pool.cache->create();
+  pool.append(pool.source, pool.prompt);
 }
 
 void make_star(Pool& pool) {
@@ -117,12 +129,13 @@ std::vector<Token> Text::next(std::uint32_t length) {
 
 Pool::Pool(std::string shape_name)
     : name(std::move(shape_name)),
-      cache(std::make_unique<Cache>(config(), backend)),
+      config(config_of(name)),
+      cache(std::make_unique<Cache>(config, backend)),
       zeros(backend.create_buffer(2 * kPrompt, kDim)) {}
 
 void Pool::write(Step& step) {
   const Rows rows{zeros, 0, step.rows(), kDim};
-  step.write(0, rows, rows);
+  for (std::uint32_t layer = 0; layer < config.layers.size(); ++layer) step.write(layer, rows, rows);
 }
 
 void Pool::append(std::span<const StepRequest> requests) {
@@ -156,7 +169,7 @@ void Pool::add_leaves(SeqId seq, std::uint32_t count) {
   }
 }
 
-std::vector<std::string> shapes() { return {"tree", "chain", "star", "singles", "comb"}; }
+std::vector<std::string> shapes() { return {"tree", "chain", "star", "singles", "comb", "windows"}; }
 
 std::unique_ptr<Pool> make_pool(const std::string& shape) {
   auto pool = std::make_unique<Pool>(shape);
@@ -170,6 +183,8 @@ std::unique_ptr<Pool> make_pool(const std::string& shape) {
     make_singles(*pool);
   else if (shape == "comb")
     make_comb(*pool);
+  else if (shape == "windows")
+    make_windows(*pool);
   else
     throw std::runtime_error("no shape is called " + shape);
   for (std::uint32_t i = 0; i < kSessions; ++i) pool->sessions.push_back(pool->cache->fork(pool->source));

@@ -1,5 +1,5 @@
 // Pools of a million cells in the shapes that benchmarks/control_plane.py measures: one
-// good one and the worst ones. Only bookkeeping is large; the layer is the smallest possible.
+// good one and the worst ones. Only bookkeeping is large; layers are the smallest possible.
 #pragma once
 
 #include <memory>
@@ -15,6 +15,7 @@ inline constexpr std::uint64_t kCells = 1'000'000;
 inline constexpr std::uint32_t kPrompt = 4096;  // tokens of the prompt that is matched
 inline constexpr std::uint32_t kLeaf = 9;       // tokens of a leaf that is evicted
 inline constexpr std::uint32_t kSessions = 16;
+inline constexpr std::uint32_t kWindow = 512;
 
 // Ids of one token after the other, never twice in a pool: what shares nothing.
 class Text {
@@ -38,6 +39,7 @@ struct Pool {
 
   std::string name;
   pykv::Backend backend{pykv::BackendConfig{1, "scalar"}};
+  pykv::CacheConfig config;
   std::unique_ptr<pykv::Cache> cache;
   pykv::BufferId zeros;
   Text text;
@@ -48,7 +50,8 @@ struct Pool {
 
 // "tree": 100,000 nodes of some tokens each; "chain": one of 900,000 tokens, appended token
 // by token, with branches; "star": one node with 100,000 children; "singles": every run of
-// every sequence has length 1; "comb": a sequence ends at every token of the prompt.
+// every sequence has length 1; "comb": a sequence ends at every token of the prompt; "windows":
+// beside the layer that sees all of the prompt another one has a window of kWindow tokens.
 std::vector<std::string> shapes();
 std::unique_ptr<Pool> make_pool(const std::string& shape);
 

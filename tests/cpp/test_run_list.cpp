@@ -403,6 +403,11 @@ struct World {
                   [&](const Token1& token) { return token.pos >= span.begin && token.pos < span.end; });
   }
 
+  void remove_front(std::size_t i, Pos begin) {
+    lists[i].remove_front(begin);
+    std::erase_if(models[i], [&](const Token1& token) { return token.pos < begin; });
+  }
+
   // Moves a span as far as it may go, or refuses to go further.
   void shift(std::size_t i, Span span, std::mt19937& random) {
     const Pos limit = std::max(6000, lists[i].end() + 2);
@@ -463,7 +468,7 @@ TEST(random_operations_equal_a_model) {
     World world(blocks);
     for (int step = 0; step < 6000; ++step) {
       const std::size_t i = random() % world.lists.size(), j = random() % world.lists.size();
-      const auto dice = random() % 28;
+      const auto dice = random() % 34;
       if (dice < 12) world.append(i, random);
       if (dice == 12) world.share_from(i, j, random);
       if (dice == 13 || dice == 14) {
@@ -481,7 +486,12 @@ TEST(random_operations_equal_a_model) {
       }
       if (dice == 20 || dice == 21) world.insert(i, j, random);
       if (dice > 21 && dice < 25) world.remove(i, world.any_span(i, random));
-      if (dice > 24) world.shift(i, world.any_span(i, random), random);
+      if (dice > 27) {
+        const Pos begin = world.lists[i].begin(), length = world.lists[i].end() - begin;
+        const auto most = random() % 8 == 0 ? static_cast<std::uint32_t>(length) + 2U : 9U;
+        world.remove_front(i, begin - 1 + static_cast<Pos>(random() % most));
+      }
+      if (dice > 24 && dice < 28) world.shift(i, world.any_span(i, random), random);
       compare(world.lists[i], world.models[i], random);
       if (step % 100 == 0) world.check_cells();
     }

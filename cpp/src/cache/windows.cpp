@@ -37,7 +37,7 @@ void Cache::Impl::trim(Sequence& sequence) {
     WindowRuns& kept = sequence.windows[i];
     const Pos first = first_visible(sequence.end(), windows[i].window);
     if (first <= kept.kept_from) continue;
-    kept.runs.remove({kept.kept_from, first});
+    kept.runs.remove_front(first);
     kept.kept_from = first;
   }
 }

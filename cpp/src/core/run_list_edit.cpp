@@ -45,6 +45,16 @@ void RunList::Node::take_back(Node& previous, std::uint32_t moved) {
     move_back(children, count, previous.children, previous.count, moved);
 }
 
+// The sum after the first `tokens` below have gone.
+void RunList::Node::lose_front(std::uint32_t tokens) {
+  if (tokens >= sum.head.length) return add_up();
+  sum.tokens -= tokens;
+  sum.head.first += static_cast<Pos>(tokens);
+  sum.head.cell += tokens;
+  sum.head.length -= tokens;
+  if (sum.runs == 1) sum.tail = sum.head;
+}
+
 // The last two children become one, or two that are not thin, unless they are so already.
 void RunList::even_out_last(Node& parent) {
   Node*& left_slot = parent.children[parent.count - 2];
@@ -168,6 +178,44 @@ void RunList::remove(Span span) {
   rest.truncate(span.begin);
   rest.append(*this, {span.end, kMaxPos});
   *this = std::move(rest);
+}
+
+void RunList::remove_front(Pos new_begin) {
+  if (new_begin <= begin() || root_ == nullptr) return;
+  if (new_begin >= end() || !shrink_first(new_begin)) remove({begin(), new_begin});
+}
+
+// What remove_front() does if all of it is in the first leaf and enough of that stays; else false.
+bool RunList::shrink_first(Pos new_begin) {
+  const Node* leaf = root_;
+  for (; !leaf->is_leaf(); leaf = leaf->children[0])
+    if (leaf->children[0]->sum.tail.end() <= new_begin) return false;
+  std::uint32_t gone = 0;  // pieces
+  while (leaf->pieces[gone].end() <= new_begin) ++gone;
+  if (leaf != root_ && leaf->count - gone < Node::kFanout / 2) return false;
+
+  Path path{};
+  for (Node** slot = &root_;; slot = &(*slot)->children[0]) {
+    Node* node = path[(*slot)->height] = writable(*slot);
+    if (node->is_leaf()) break;
+  }
+  Node& first = *path[0];
+  std::uint32_t tokens = 0;
+  for (std::uint32_t i = 0; i < gone; ++i) {
+    cells_->drop_holder({first.pieces[i].cell, first.pieces[i].length});
+    tokens += first.pieces[i].length;
+  }
+  std::copy(first.pieces + gone, first.pieces + first.count, first.pieces);
+  first.count = static_cast<std::uint16_t>(first.count - gone);
+  Run& piece = first.pieces[0];
+  if (piece.first < new_begin) {
+    const Run rest = clipped(piece, {new_begin, piece.end()});
+    cells_->drop_holder({piece.cell, piece.length - rest.length});
+    tokens += piece.length - rest.length;
+    piece = rest;
+  }
+  for (std::uint32_t h = 0; h <= root_->height; ++h) path[h]->lose_front(tokens);
+  return true;
 }
 
 RunList::ShiftRoom RunList::shift_room(Span span) const {

@@ -80,6 +80,7 @@ struct RunList::Node {
   template <class Change>
   void for_blocks(std::uint32_t index, Change change) const;
   void add_up();
+  void lose_front(std::uint32_t tokens);
   void push(const Run& piece);
   void push(Node* child);
   // Moves the first `moved` entries of `next` behind those of this node, or the last ones
