@@ -30,11 +30,11 @@ struct Cut {
   Cut(std::vector<Segment> segments, std::vector<AttentionGroup> groups, const AttentionParams& given = {})
       : pool{BlockLayout(one_layer(), 0, DType::f32, DType::f32), 64, MappedMemory::reserve(1 << 24), {}},
         params(given),
-        rotations(params.rope, segments),
         rows(groups.back().first_row + groups.back().rows),
         q(std::size_t{rows} * kHeads * kDim),
         worker(std::make_unique<AttentionWorker>()) {
     batch.segments = std::move(segments);
+    rotations.set(params.rope, batch.segments);
     batch.groups = std::move(groups);
     a.pool = &pool;
     a.place = &pool.layout.place(0);
@@ -163,7 +163,9 @@ TEST(queries_are_turned_once_for_each_rotation_and_rightly_for_many) {
     if (segment.rotation == 0) CHECK(turned[1] == cut.a.q.row(0) + kDim);  // no copy
     std::vector<float> expected(turned[1], turned[1] + kDim);
     const HeadTurn turn(rope);
-    turn(expected.data(), cos_sin(rope, std::vector<Pos>{segment.rotation}).data());
+    std::vector<float> angles;
+    fill_cos_sin(rope, std::vector<Pos>{segment.rotation}, angles);
+    turn(expected.data(), angles.data());
     for (std::uint32_t d = 0; d < kDim; ++d) CHECK(std::abs(expected[d] - cut.q[kDim + d]) < 1e-5F);
   }
   const std::vector<Pos> kept{-3, -2, -1, 1};  // four sets: none of them is made again

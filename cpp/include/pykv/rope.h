@@ -5,7 +5,7 @@
 #pragma once
 
 #include <cstdint>
-#include <string>
+#include <string_view>
 #include <vector>
 
 namespace pykv {
@@ -23,6 +23,6 @@ struct RopeParams {
 
 // Throws InvalidArgument, with `where` in front, unless the rotated elements lie in a head of
 // `head_dim` and base and frequencies are finite and as many as needed.
-void validate(const RopeParams& rope, std::uint32_t head_dim, const std::string& where);
+void validate(const RopeParams& rope, std::uint32_t head_dim, std::string_view where);
 
 }  // namespace pykv

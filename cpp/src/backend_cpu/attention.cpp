@@ -144,7 +144,8 @@ void Backend::attend(PoolId id, std::uint32_t layer, Rows q, Rows out, const Att
   cpu::check_batch(*a.pool, batch, a.q.count, params);
   if (batch.groups.empty()) return;
 
-  const cpu::Rotations rotations(params.rope, batch.segments);
+  cpu::Rotations& rotations = impl_->rotations;
+  rotations.set(params.rope, batch.segments);
   a.rotations = &rotations;
   for (const auto& worker : impl_->attention_workers)
     worker->queries.prepare(*impl_->kernels, rotations, a.place->k);

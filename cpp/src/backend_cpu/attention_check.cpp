@@ -36,18 +36,20 @@ void check_cells(const Pool& pool, const Segment& segment) {
 
 // Slots ascend, positions never descend.
 void check_order(const Segment& segment, const Segment* before) {
-  const std::string which = "a segment of length " + std::to_string(segment.length) + " at position " +
-                            std::to_string(segment.first) + ", slot " + std::to_string(segment.slot);
+  const auto which = [&] {
+    return "a segment of length " + std::to_string(segment.length) + " at position " +
+           std::to_string(segment.first) + ", slot " + std::to_string(segment.slot);
+  };
   const auto limit = static_cast<std::uint64_t>(kMaxPos);
   if (segment.length == 0 || segment.first < 0 ||
       static_cast<std::uint64_t>(segment.first) + segment.length > limit ||
       std::uint64_t{segment.slot} + segment.length > limit)
     refuse("attend",
-           which + "; lengths are at least 1, positions and slots 0 to " + std::to_string(kMaxPos - 1));
+           which() + "; lengths are at least 1, positions and slots 0 to " + std::to_string(kMaxPos - 1));
   if (before == nullptr) return;
   if (segment.slot < before->slot + before->length ||
       segment.first < before->first + static_cast<Pos>(before->length) - 1)
-    refuse("attend", which + " comes behind slot " + std::to_string(before->slot + before->length - 1) +
+    refuse("attend", which() + " comes behind slot " + std::to_string(before->slot + before->length - 1) +
                          " at position " +
                          std::to_string(before->first + static_cast<Pos>(before->length) - 1) +
                          "; slots must ascend and positions not descend");

@@ -14,10 +14,10 @@ void check_cells(const char* method, const Pool& pool, std::span<const CellIndex
 }
 
 // Two rows for one cell would race.
-void check_distinct(const char* method, std::span<const CellIndex> cells) {
+void check_distinct(const char* method, std::span<const CellIndex> cells, std::vector<CellIndex>& sorted) {
   const auto not_ascending = [](CellIndex a, CellIndex b) { return a >= b; };
   if (std::adjacent_find(cells.begin(), cells.end(), not_ascending) == cells.end()) return;
-  std::vector<CellIndex> sorted(cells.begin(), cells.end());
+  sorted.assign(cells.begin(), cells.end());
   std::sort(sorted.begin(), sorted.end());
   const auto twice = std::adjacent_find(sorted.begin(), sorted.end());
   if (twice != sorted.end()) refuse(method, "cell " + std::to_string(*twice) + " is named twice");
@@ -40,7 +40,7 @@ KeyMoves::KeyMoves(const char* method, const LayerPlace& place, const RopeParams
     refuse(method, std::to_string(deltas.size()) + " deltas for " + std::to_string(rows) + " cells");
   std::sort(distinct_.begin(), distinct_.end());
   distinct_.erase(std::unique(distinct_.begin(), distinct_.end()), distinct_.end());
-  cos_sin_ = cos_sin(rope, distinct_);
+  fill_cos_sin(rope, distinct_, cos_sin_);
 }
 
 void KeyMoves::turn(std::size_t i, float* head) const {
@@ -67,8 +67,9 @@ void check_move(const char* method, const Pool& pool, std::span<const CellIndex>
                        " to write; they must be as many");
   cpu::check_cells(method, pool, from);
   cpu::check_cells(method, pool, to);
-  cpu::check_distinct(method, to);
-  std::vector<CellIndex> written(to.begin(), to.end());
+  std::vector<CellIndex> written;
+  cpu::check_distinct(method, to, written);
+  written.assign(to.begin(), to.end());
   std::sort(written.begin(), written.end());
   for (std::size_t i = 0; i < from.size(); ++i)
     if (from[i] != to[i] && std::binary_search(written.begin(), written.end(), from[i]))
@@ -151,7 +152,7 @@ void Backend::write_kv(PoolId id, std::uint32_t layer, Rows k, Rows v, std::span
     cpu::check_count("write_kv", "v", values, cells.size());
   }
   cpu::check_cells("write_kv", pool, cells);
-  cpu::check_distinct("write_kv", cells);
+  cpu::check_distinct("write_kv", cells, impl_->sorted_cells);
   const std::array both{k, v};
   const std::span<const Rows> rows = std::span(both).first(place.v_view_of_k ? 1 : 2);
   cpu::RowProgram& program = impl_->program;

@@ -12,7 +12,8 @@ namespace pykv::cpu {
 
 // Each throws InvalidArgument.
 void check_cells(const char* method, const Pool& pool, std::span<const CellIndex> cells);
-void check_distinct(const char* method, std::span<const CellIndex> cells);
+// `sorted` is room for them.
+void check_distinct(const char* method, std::span<const CellIndex> cells, std::vector<CellIndex>& sorted);
 void check_stored(const char* method, std::uint32_t layer, const LayerPlace& place);
 
 inline CellHead head_at(const Pool& pool, CellIndex cell, std::uint32_t head) {

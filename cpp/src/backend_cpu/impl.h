@@ -69,6 +69,8 @@ struct State {
   std::vector<std::unique_ptr<AttentionWorker>> attention_workers;  // one per thread
   std::vector<LinearWorker> linear_workers;                         // likewise
   AttentionCut attention_cut;
+  Rotations rotations;
+  std::vector<CellIndex> sorted_cells;
   std::vector<float> partials;  // of visits to partitions
   std::map<std::uint32_t, Buffer> buffers;
   std::map<std::uint32_t, Weight> weights;

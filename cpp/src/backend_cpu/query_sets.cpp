@@ -6,16 +6,22 @@
 
 namespace pykv::cpu {
 
-Rotations::Rotations(const RopeParams* rope, std::span<const Segment> segments) : rope_(rope) {
-  if (rope == nullptr || rope->dims == 0) return;  // K does not depend on positions
-  for (const Segment& segment : segments)
-    if (segment.rotation != 0 && (values_.empty() || values_.back() != segment.rotation))
-      values_.push_back(segment.rotation);
-  std::sort(values_.begin(), values_.end());
-  values_.erase(std::unique(values_.begin(), values_.end()), values_.end());
-  cos_sin_ = cos_sin(*rope, values_);
+void Rotations::set(const RopeParams* rope, std::span<const Segment> segments) {
+  found_.clear();
+  if (rope != nullptr && rope->dims != 0)  // else K does not depend on positions
+    for (const Segment& segment : segments)
+      if (segment.rotation != 0 && (found_.empty() || found_.back() != segment.rotation))
+        found_.push_back(segment.rotation);
+  std::sort(found_.begin(), found_.end());
+  found_.erase(std::unique(found_.begin(), found_.end()), found_.end());
+  if (found_.empty()) return values_.clear();
+  if (found_ == values_ && rope_ == *rope) return;
+  values_.clear();  // if an allocation fails below
+  fill_cos_sin(*rope, found_, cos_sin_);
   for (std::size_t at = 0; at < cos_sin_.size(); at += rope->dims)
     for (std::size_t i = rope->dims / 2; i < rope->dims; ++i) cos_sin_[at + i] *= -1.0F;  // sin(-x)
+  rope_ = *rope;
+  values_ = found_;
 }
 
 std::uint32_t Rotations::index(Pos rotation) const {
@@ -25,8 +31,8 @@ std::uint32_t Rotations::index(Pos rotation) const {
 }
 
 void Rotations::turn_back(float* head, std::uint32_t index) const {
-  const HeadTurn turn_head(*rope_);
-  turn_head(head, cos_sin_.data() + std::size_t{index - 1} * rope_->dims);
+  const HeadTurn turn_head(rope_);
+  turn_head(head, cos_sin_.data() + std::size_t{index - 1} * rope_.dims);
 }
 
 void QuerySets::prepare(const kernels::Kernels& kernels, const Rotations& rotations, const TileLayout& k) {

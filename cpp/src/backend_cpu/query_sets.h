@@ -13,21 +13,23 @@
 
 namespace pykv::cpu {
 
-// The distinct rotations of a batch, and how to turn a head against each.
+// The distinct rotations of a batch, and how to turn a head against each. Kept from call to call:
+// the layers of a step have the same ones.
 class Rotations {
  public:
   static constexpr std::uint32_t kNone = 0;  // the index of rotation 0
 
-  Rotations(const RopeParams* rope, std::span<const Segment> segments);
+  void set(const RopeParams* rope, std::span<const Segment> segments);  // throws bad_alloc
 
   std::uint32_t size() const { return static_cast<std::uint32_t>(values_.size()) + 1; }
   std::uint32_t index(Pos rotation) const;  // O(log size)
   void turn_back(float* head, std::uint32_t index) const;
 
  private:
-  const RopeParams* rope_;
+  RopeParams rope_;
   std::vector<Pos> values_;  // ascending, without 0: index - 1
   std::vector<float> cos_sin_;
+  std::vector<Pos> found_;  // of the last call
 };
 
 // One thread's sets of queries. A few distinct rotations of a block are kept, so that

@@ -7,7 +7,9 @@ namespace pykv::cpu {
 namespace {
 
 std::vector<double> frequencies(const RopeParams& rope) {
-  std::vector<double> result(rope.frequencies.begin(), rope.frequencies.end());
+  std::vector<double> result;
+  result.reserve(rope.dims / 2);
+  result.assign(rope.frequencies.begin(), rope.frequencies.end());
   for (std::size_t i = result.size(); i < rope.dims / 2; ++i)
     result.push_back(std::pow(double{rope.base}, -2.0 * static_cast<double>(i) / rope.dims));
   return result;
@@ -15,15 +17,14 @@ std::vector<double> frequencies(const RopeParams& rope) {
 
 }  // namespace
 
-std::vector<float> cos_sin(const RopeParams& rope, std::span<const Pos> positions) {
+void fill_cos_sin(const RopeParams& rope, std::span<const Pos> positions, std::vector<float>& table) {
   const std::vector<double> frequency = frequencies(rope);
-  std::vector<float> table;
+  table.clear();
   table.reserve(positions.size() * rope.dims);
   for (const Pos position : positions) {
     for (const double f : frequency) table.push_back(static_cast<float>(std::cos(position * f)));
     for (const double f : frequency) table.push_back(static_cast<float>(std::sin(position * f)));
   }
-  return table;
 }
 
 const float* RopeTables::find(const RopeParams& rope, std::span<const Pos> positions) const {
@@ -35,7 +36,7 @@ const float* RopeTables::find(const RopeParams& rope, std::span<const Pos> posit
 const float* RopeTables::fill(const RopeParams& rope, std::span<const Pos> positions) {
   Table& table = tables_[next_];
   table.rope.dims = 0;  // not valid if an allocation fails below
-  table.cos_sin = cos_sin(rope, positions);
+  fill_cos_sin(rope, positions, table.cos_sin);
   table.positions.assign(positions.begin(), positions.end());
   table.rope = rope;
   next_ = 1 - next_;

@@ -13,7 +13,7 @@ namespace pykv::cpu {
 
 // cos, then sin, of the angles of some positions, [positions][2][dims / 2]. The angles are in
 // double: at position 100,000 a float32 angle is off by 0.004. Negative positions turn back.
-std::vector<float> cos_sin(const RopeParams& rope, std::span<const Pos> positions);
+void fill_cos_sin(const RopeParams& rope, std::span<const Pos> positions, std::vector<float>& table);
 
 // The same, kept from call to call: all layers rotate the same positions, in two ways at most.
 class RopeTables {

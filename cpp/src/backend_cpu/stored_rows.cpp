@@ -63,7 +63,8 @@ void Backend::import_rows(PoolId id, std::uint32_t layer, std::span<const CellIn
   const LayerPlace& place = impl_->layer("import_rows", pool, layer);
   cpu::check_stored("import_rows", layer, place);
   cpu::check_cells("import_rows", pool, cells);
-  cpu::check_distinct("import_rows", cells);
+  std::vector<CellIndex> sorted;
+  cpu::check_distinct("import_rows", cells, sorted);
   const RowSizes row = sizes_of(place);
   check_sizes("import_rows", row, cells.size(), k.size(), v.size());
   cpu::for_rows(*impl_->threads, cells.size(), [&](std::uint32_t i) {
