@@ -71,6 +71,7 @@ class BatchedRow:
     options: BatchedOptions = field(repr=False)
     threads: int = 0
     n_kv_max: int = 0
+    weight_bytes: int = 0  # of the weights as they lie in memory
     kv_bytes: int = 0  # bytes of committed KV blocks at the end of the row
     computed_tokens: int = 0  # tokens that went through the model, warm-up apart
 
@@ -112,7 +113,7 @@ def markdown(row: BatchedRow) -> str:
 
 
 def json_line(row: BatchedRow) -> str:
-    """The original's keys, and what it leaves out: KV types, KV bytes, peak memory."""
+    """The original's keys, and what it leaves out: KV types and memory."""
     options = row.options
     return json.dumps(
         {
@@ -137,6 +138,7 @@ def json_line(row: BatchedRow) -> str:
             "cache_type_k": options.cache_type_k,
             "cache_type_v": options.cache_type_v,
             "precision": options.precision,
+            "weight_bytes": row.weight_bytes,
             "kv_bytes": row.kv_bytes,
             "peak_rss_bytes": peak_rss_bytes(),
             "computed_tokens": row.computed_tokens,
@@ -145,8 +147,17 @@ def json_line(row: BatchedRow) -> str:
 
 
 def peak_rss_bytes() -> int:
-    """Highest resident size of this process so far, in bytes."""
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    """Highest resident size of this process so far, in bytes.
+
+    Where the system tells it for the program alone: ``ru_maxrss`` knows its parent's, too, which
+    shares its memory with a child until that becomes another program.
+    """
+    try:
+        status = Path("/proc/self/status").read_text(encoding="ascii")
+    except OSError:
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    lines = (line.split() for line in status.splitlines())
+    return next(int(line[1]) for line in lines if line[:1] == ["VmHWM:"]) * 1024
 
 
 class BatchedBench:
@@ -217,8 +228,8 @@ class BatchedBench:
         return BatchedRow(
             pp=pp, tg=tg, pl=pl, n_kv=options.cells(pp, tg, pl), t_pp=t_pp, t_tg=t_tg,
             shared_prompt=options.shared_prompt, options=options, threads=self._backend.threads,
-            n_kv_max=self._capacity, kv_bytes=cache.stats()["bytes_committed"],
-            computed_tokens=self._computed,
+            n_kv_max=self._capacity, weight_bytes=self._model.weight_bytes,
+            kv_bytes=cache.stats()["bytes_committed"], computed_tokens=self._computed,
         )  # fmt: skip
 
     def _new_cache(self, cells: int) -> _core.Cache:

@@ -1,4 +1,5 @@
-"""Loading keeps weights once: the file's pages are given back tensor by tensor."""
+"""Loading keeps weights once: the file's pages are given back tensor by tensor. And a run takes
+little beside weights and KV."""
 
 from __future__ import annotations
 
@@ -51,3 +52,14 @@ def test_peak_is_the_weights_and_a_tensor(tmp_path: Path, split: bool) -> None:
     assert found["weights"] > 80 * MIB
     assert found["peak"] <= found["weights"] + LARGEST_TENSOR + SLACK
     assert found["after"] <= found["weights"] + SLACK
+
+
+def test_a_benchmark_takes_weights_and_kv_and_little_else(tmp_path: Path) -> None:
+    path = write_tiny_model(tmp_path / "model.gguf", SPEC)
+    command = [sys.executable, "-m", "pykv", "bench", "batched", "-m", str(path), "--json", "-pps"]
+    command += ["-npp", "1024", "-ntg", "4", "-npl", "16", "-c", "2048", "-t", "2"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    row = json.loads(done.stdout)
+    assert row["weight_bytes"] > 80 * MIB and row["kv_bytes"] >= 1088 * 4 * 8 * 128 * 2 * 2
+    assert row["peak_rss_bytes"] <= row["weight_bytes"] + row["kv_bytes"] + 100_000_000
