@@ -107,13 +107,13 @@ def record(
     }
 
 
-def show(row: dict[str, Any], measured: Measured) -> dict[str, Any]:
+def show(row: dict[str, Any], measured: Measured, remark: str = "") -> dict[str, Any]:
     target = "" if row["target"] is None else f"{row['target']:.0%}"
     unit = "bytes" if row["unit"] == "bytes/s" else "ops"
     print(
         f"| {row['row']:<38} | {row['value'] / 1e9:8.1f} | {row['limit'] / 1e9:8.1f} "
         f"| {unit:<5} | {row['ratio']:6.1%} | {target:>6} | {measured.spread:6.0%} "
-        f"| {'' if row['ok'] else 'MISSED'}",
+        f"| {remark}{'' if row['ok'] else ' MISSED'}",
         flush=True,
     )
     return row

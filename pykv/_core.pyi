@@ -712,6 +712,18 @@ class Step:
         """
         Takes everything back; no effect after the end.
         """
+    def time_attend(
+        self,
+        layers: collections.abc.Sequence[typing.SupportsInt | typing.SupportsIndex],
+        q: typing.Annotated[numpy.typing.ArrayLike, numpy.float32],
+        heads: int,
+        scale: typing.SupportsFloat | typing.SupportsIndex,
+        precision: str = "exact",
+        repeats: typing.SupportsInt | typing.SupportsIndex = 1,
+    ) -> list[float]:
+        """
+        Seconds of each of `repeats` rounds of attend() over layers of equal width, without copies to and from NumPy.
+        """
     def write(
         self,
         layer: int,

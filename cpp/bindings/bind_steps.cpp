@@ -1,4 +1,5 @@
 // cache.h: plans and steps. Arrays are float32 rows, flat over heads.
+#include <chrono>
 #include <pybind11/numpy.h>
 #include <pybind11/stl.h>
 
@@ -164,6 +165,31 @@ FloatRows attend(Step& step, const PyInt& layer, const FloatRows& q, const PyInt
   return out;
 }
 
+// Seconds of each of `repeats` rounds through all layers, one after the other.
+std::vector<double> time_attend(Step& step, const std::vector<std::uint32_t>& layers, const FloatRows& q,
+                                const PyInt& head_count, double scale, const std::string& precision,
+                                std::uint32_t repeats) {
+  using Steady = std::chrono::steady_clock;
+  const auto heads = to_int<std::uint32_t>(head_count, "[Step.time_attend] heads", 1, 1U << 20);
+  check_shape(q, step.rows(), "time_attend] q");
+  AttentionParams params{.heads = heads, .scale = static_cast<float>(scale)};
+  params.precision = parse_precision(precision);
+  if (layers.empty()) throw InvalidArgument("[Step.time_attend] layers is empty; name at least one");
+  const auto width = static_cast<py::ssize_t>(std::uint64_t{heads} * step.layer(layers.front()).v_dim);
+  const py::ssize_t q_width = q.shape(1);
+  const auto q_values = values(q);
+  std::vector<double> seconds;
+  const Unlocked unlocked;
+  const auto q_rows = upload(step, q_values, q_width);
+  const Scratch out_rows(step.backend(), py::ssize_t{step.rows()}, width);
+  for (std::uint32_t i = 0; i < repeats; ++i) {
+    const Steady::time_point begin = Steady::now();
+    for (const std::uint32_t layer : layers) step.attend(layer, q_rows->rows(), out_rows.rows(), params);
+    seconds.push_back(std::chrono::duration<double>(Steady::now() - begin).count());
+  }
+  return seconds;
+}
+
 }  // namespace
 
 void bind_steps(py::module_& m, py::class_<Cache>& cache) {
@@ -211,6 +237,10 @@ void bind_steps(py::module_& m, py::class_<Cache>& cache) {
           py::arg("softcap") = 0.0, py::arg("sinks") = std::vector<float>{},
           py::arg("alibi_slopes") = std::vector<float>{}, py::arg("precision") = "exact",
           "q [rows, heads * k_dim] -> float32 [rows, heads * v_dim]. sinks, alibi_slopes: one for each head.")
+      .def("time_attend", &time_attend, py::arg("layers"), py::arg("q"), py::arg("heads"), py::arg("scale"),
+           py::arg("precision") = "exact", py::arg("repeats") = 1,
+           "Seconds of each of `repeats` rounds of attend() over layers of equal width, without copies to "
+           "and from NumPy.")
       .def("read_states", &read_states, py::arg("layer"), py::arg("requests"), py::arg("elements"),
            "float32 [requests, elements]: a recurrent layer's states at the beginning of the step.")
       .def("write_states", &write_states, py::arg("layer"), py::arg("states"),
