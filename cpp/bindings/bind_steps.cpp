@@ -1,8 +1,8 @@
 // cache.h: plans and steps. Arrays are float32 rows, flat over heads.
-#include <chrono>
 #include <pybind11/numpy.h>
 #include <pybind11/stl.h>
 
+#include <chrono>
 #include <limits>
 #include <memory>
 #include <numeric>

@@ -50,6 +50,6 @@ def test_every_round_of_attention_is_timed(backend: Any) -> None:
         step.time_attend([], q, 2, 0.25)
     with pytest.raises(_core.InvalidArgument, match="q is 32 wide, the layer needs 48"):
         step.time_attend([0], q, 3, 0.25)
-    with pytest.raises(_core.InvalidArgument, match="layer 2"):
+    with pytest.raises(_core.InvalidArgument, match="layer is 2, the cache has 2 layers"):
         step.time_attend([2], q, 2, 0.25)
     step.finish()
