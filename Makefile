@@ -18,13 +18,13 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 CMAKE_DEV = cmake --preset $(1) -Dpybind11_DIR="$$(python -m pybind11 --cmakedir)" -DPython_EXECUTABLE="$(CURDIR)/$(BIN)/python"
 
-.PHONY: help serve install build test lint stubs test-cpp test-python test-package test-system test-aarch64 test-long fuzz fuzz-long bench clean
+.PHONY: help serve install build test lint stubs test-cpp test-python test-package test-system test-asan test-tsan test-aarch64 test-tools test-long fuzz fuzz-long bench clean
 
 help:
 	@echo "make serve        install everything and serve the default model (API and dashboard)"
 	@echo "make test         build, lint and run the whole suite"
 	@echo "make test-system  sanitizers, browser, Prometheus (needs system packages, see .ci/run)"
-	@echo "make test-aarch64 the kernels of 64-bit ARM under qemu-user (part of test-system)"
+	@echo "                  its parts: test-asan, test-tsan, test-aarch64 (under qemu-user), test-tools"
 	@echo "make fuzz         a fixed run of each fuzzer, about a minute each (needs clang)"
 	@echo "make fuzz-long    FUZZ_SECONDS (600) of each fuzzer with inputs that are new each time"
 	@echo "make test-long    random walks and property tests with many more operations (an hour)"
@@ -74,7 +74,7 @@ stubs: build
 	python tests/stubs.py --write
 
 test-cpp: build
-	ctest --preset dev
+	ctest --preset dev -j $(JOBS)
 
 test-python: build
 	PYTHONMALLOC=debug python -m pytest $(PYTEST_ARGS)
@@ -86,12 +86,20 @@ test-package: $(VENV)/.tools
 
 test: lint test-cpp test-package test-python
 
-test-system: build
-	cmake --preset asan && cmake --build --preset asan -j $(JOBS) && ctest --preset asan
-	cmake --preset tsan && cmake --build --preset tsan -j $(JOBS) && ctest --preset tsan
+test-system: test-asan test-tsan test-aarch64 test-tools
+
+test-asan: $(VENV)/.tools
+	cmake --preset asan && cmake --build --preset asan -j $(JOBS)
+	ctest --preset asan -j $(JOBS)
 	$(call CMAKE_DEV,asan-python) && cmake --build --preset asan-python -j $(JOBS)
 	python tests/sanitized.py build/asan-python $(SANITIZED_TESTS)
-	$(MAKE) test-aarch64
+
+test-tsan: $(VENV)/.tools
+	cmake --preset tsan && cmake --build --preset tsan -j $(JOBS)
+	ctest --preset tsan -j $(JOBS)
+
+# Browser, Prometheus, shells, counts of instructions.
+test-tools: build
 	python -m pytest tests/system $(PYTEST_ARGS)
 
 # Kernels of 64-bit ARM on any machine: a cross compiler and an emulator.
@@ -99,7 +107,7 @@ AARCH64_TESTS = test_kernel_tiers test_backend test_kv_cell test_quant
 test-aarch64: $(VENV)/.tools
 	cmake --preset aarch64
 	cmake --build --preset aarch64 -j $(JOBS) --target $(AARCH64_TESTS)
-	ctest --preset aarch64 -R "^($$(echo $(AARCH64_TESTS) | tr ' ' '|'))$$"
+	ctest --preset aarch64 -j $(JOBS) -R "^($$(echo $(AARCH64_TESTS) | tr ' ' '|'))$$"
 
 FUZZ_BUILD = cmake --preset fuzz && cmake --build --preset fuzz -j $(JOBS)
 FUZZ = build/fuzz/tests/fuzz/fuzz_$(1) -timeout=60 -print_final_stats=1 -artifact_prefix=build/fuzz/$(1)- $(2) \
