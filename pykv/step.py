@@ -125,8 +125,8 @@ class Step:
         plus ``slope * (key position - query position)``. ``sinks [heads]`` are one more score per
         head in the softmax that weighs no V; a layer with ``sinks=True`` needs them, others
         refuse them. ``precision="fast"`` may round the factors of both products to integers of 13
-        to 16 bits, ``"fastest"`` to bf16, on machines that multiply those faster (AVX-512 VNNI,
-        AVX-512 BF16). ``write`` of the layer that stores K
+        to 16 bits, ``"fastest"`` to bf16, on machines that multiply those faster (AVX-512 VNNI
+        and AVX2; AVX-512 BF16). ``write`` of the layer that stores K
         and V must come first.
 
         Raises ``InvalidArgument`` for wrong shapes and numbers that are not finite, ``TypeError``

@@ -71,7 +71,7 @@ ISAS = _core.Backend.available_isas()
 # same as with "exact".
 TIERS = (
     [(isa, "exact") for isa in ISAS]
-    + [(isa, "fast") for isa in ISAS if isa.startswith("avx512")]
+    + [(isa, "fast") for isa in ISAS if isa.startswith("avx")]
     + [(isa, "fastest") for isa in ISAS if isa == "avx512_bf16"]
 )
 

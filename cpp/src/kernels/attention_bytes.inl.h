@@ -1,15 +1,11 @@
 // Scores with K stored as q8_0: the stored bytes are one operand of the dot-product instructions
-// as they are (block_layout.h). A query becomes integers of 15 bits in two bytes each,
-// q = 128 * high + low. A block of 32 elements is exact,
-//   128 * Σ u·high + Σ u·low - 128 * Σ q,  u = stored + 128,
+// as they are (block_layout.h). A query becomes integers of 15 bits, which each tier keeps as its
+// instructions take them. A block of 32 elements is exact,
+//   Σ u·q - 128 * Σ q,  u = stored + 128,
 // and one step of the float32 chain over blocks.
 
 constexpr float kMostQuery = 16255.0F;  // so that high is at most 127
 
-struct ByteQuery {
-  std::int8_t high[kMaxHeadDim];
-  std::int8_t low[kMaxHeadDim];
-};
 static_assert(sizeof(ByteQuery) == kMaxHeadDim / 2 * sizeof(float));
 
 // The largest magnitude, NaN if one is.
@@ -32,10 +28,8 @@ float split_query(const float* query, std::uint32_t dim, ByteQuery& to, std::int
   for (std::uint32_t block = 0; block < dim / kBlock; ++block) {
     vi sum{};
     for (std::uint32_t d = block * kBlock; d < (block + 1) * kBlock; d += kLanes) {
-      const vi q = vi(_mm512_maskz_cvtps_epi32(kAll, __m512(load(query + d) * factor)));
-      const vi high = (q + 64) >> 7;
-      store_i8(to.high + d, high);
-      store_i8(to.low + d, q - (high << 7));
+      const vi q = rounded(load(query + d) * factor);
+      to.put(d, q);
       sum += q;
     }
     bias[block] = -128 * sum_of_lanes(sum);
@@ -54,38 +48,29 @@ struct ByteScores {
 };
 constexpr std::uint32_t kMaxBlocks = kMaxHeadDim / kBlock;
 
-// sums[i] += Σ u · the 32 bytes of a query at `at`.
-template <int kRows>
-PYKV_INLINE void add_byte_dots(const vi* u, const std::int8_t* at, vi* sums) {
-  PYKV_UNROLL
-  for (int j = 0; j < 8; ++j) PYKV_UNROLL
-  for (int i = 0; i < kRows; ++i) {
-    const vi four = vi{} + load_int(at + static_cast<std::size_t>(i) * sizeof(ByteQuery) + 4 * j);
-    sums[i] = vi(_mm512_dpbusd_epi32(__m512i(sums[i]), __m512i(u[j]), __m512i(four)));
-  }
-}
-
 template <int kRows>
 PYKV_INLINE void score_byte_rows(const ByteScores& s, const std::byte* group, const std::byte* values,
                                  std::uint32_t row) {
-  vf totals[kRows] = {};
+  vf totals[kRows][kVecs] = {};
   for (std::uint32_t b = 0; b < s.blocks; ++b) {
-    vi u[8], high[kRows] = {}, low[kRows];
+    vi sums[kRows][kVecs];
     PYKV_UNROLL
-    for (std::size_t j = 0; j < 8; ++j) u[j] = load_word_row(values, b * 8 + j, 0);
+    for (int i = 0; i < kRows; ++i) PYKV_UNROLL
+    for (int v = 0; v < kVecs; ++v)
+      sums[i][v] = vi{} + s.bias[(row + static_cast<std::uint32_t>(i)) * kMaxBlocks + b];
+    add_byte_block<kRows>(s.queries + row, values, b, sums);
     PYKV_UNROLL
-    for (int i = 0; i < kRows; ++i)
-      low[i] = vi{} + s.bias[(row + static_cast<std::uint32_t>(i)) * kMaxBlocks + b];
-    add_byte_dots<kRows>(u, s.queries[row].high + b * kBlock, high);
-    add_byte_dots<kRows>(u, s.queries[row].low + b * kBlock, low);
-    const vf d = load_scales(group, b, 0);
-    PYKV_UNROLL
-    for (int i = 0; i < kRows; ++i) totals[i] = multiply_add(to_float((high[i] << 7) + low[i]), d, totals[i]);
+    for (int v = 0; v < kVecs; ++v) {
+      const vf d = load_scales(group, b, v);
+      PYKV_UNROLL
+      for (int i = 0; i < kRows; ++i) totals[i][v] = multiply_add(to_float(sums[i][v]), d, totals[i][v]);
+    }
   }
   PYKV_UNROLL
-  for (int i = 0; i < kRows; ++i) {
+  for (int i = 0; i < kRows; ++i) PYKV_UNROLL
+  for (int v = 0; v < kVecs; ++v) {
     const std::uint32_t at = row + static_cast<std::uint32_t>(i);
-    store(s.out + at * s.out_stride, totals[i] * s.query_scales[at]);
+    store(s.out + at * s.out_stride + v * kLanes, totals[i][v] * s.query_scales[at]);
   }
 }
 

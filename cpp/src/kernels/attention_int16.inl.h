@@ -8,40 +8,60 @@ float quantize_query(const float* query, std::uint32_t dim, float* pairs) {
     squares = multiply_add(x, x, squares);
   }
   const vf length = square_root(splat(sum_lanes(squares)));
-  const vf factor = factor_for(kNorm, length);
+  const float norm = query_norm(dim);
+  const vf factor = factor_for(norm, length);
   for (std::uint32_t d = 0; d < dim; d += kLanes)
     store_halves(pairs + d / 2, load_some(query + d, dim - d), factor);
-  return length[0] / kNorm;
+  return length[0] / norm;
 }
 
-// A group of 16 cells of K as a panel; value(d) has element d of each. Returns what integers
-// stand for.
+// The lengths of cells of K; value(d) has element d of each.
 template <class Value>
-PYKV_INLINE vf quantize_cells(std::uint32_t dim, Value value, float* panel) {
+PYKV_INLINE vf cell_lengths(std::uint32_t dim, Value value) {
   vf squares[4] = {};
   for (std::uint32_t d = 0; d < dim; d += 4) PYKV_UNROLL
   for (std::uint32_t i = 0; i < 4; ++i) {
     const vf x = value(d + i);
     squares[i] = multiply_add(x, x, squares[i]);
   }
-  const vf length = square_root((squares[0] + squares[1]) + (squares[2] + squares[3]));
-  const vf factor = factor_for(kNorm, length);
-  for (std::uint32_t d = 0; d < dim; d += 2)
-    store(panel + d / 2 * kPanelWidth,
-          as_float(pair_words(low_half(value(d), factor), low_half(value(d + 1), factor))));
-  return length * (1.0F / kNorm);
+  return square_root((squares[0] + squares[1]) + (squares[2] + squares[3]));
 }
 
-PYKV_INLINE vf quantize_group(const PartitionTask& task, const std::byte* group, float* panel,
-                              AttentionScratch& scratch) {
+// A group of 16 cells of K as a panel; value(d, v) has element d of those of vector v, which
+// become integers of length kNorm; and what integers stand for.
+template <class Value>
+PYKV_INLINE void quantize_cells(std::uint32_t dim, const vf (&lengths)[kVecs], Value value, float* panel,
+                                float* scales) {
+  vf factors[kVecs];
+  PYKV_UNROLL
+  for (int v = 0; v < kVecs; ++v) factors[v] = factor_for(kNorm, lengths[v]);
+  for (Index d = 0; d < dim; d += 2) PYKV_UNROLL
+  for (int v = 0; v < kVecs; ++v)
+    store(panel + d / 2 * kPanelWidth + v * kLanes,
+          as_float(pair_words(low_half(value(d, v), factors[v]), low_half(value(d + 1, v), factors[v]))));
+  PYKV_UNROLL
+  for (int v = 0; v < kVecs; ++v) store(scales + v * kLanes, lengths[v] * (1.0F / kNorm));
+}
+
+PYKV_INLINE void quantize_group(const PartitionTask& task, const std::byte* group, float* panel,
+                                float* scales, AttentionScratch& scratch) {
+  const std::uint32_t dim = task.k.dim;
+  vf lengths[kVecs];
   if (task.k.type == DType::f16) {
     const std::byte* const values = group + task.k.values_offset;
+    f16_lengths(values, dim, [&](auto value) { return cell_lengths(dim, value); }, lengths);
     return quantize_cells(
-        task.k.dim, [&](std::uint32_t d) { return load_f16(values + d * kPanelWidth * 2); }, panel);
+        dim, lengths, [&](Index d, int v) { return load_f16(values + (d * kPanelWidth + v * kLanes) * 2); },
+        panel, scales);
   }
-  decode_panel(k_panel(task.k, group), 0, task.k.dim, scratch.floats);
-  return quantize_cells(
-      task.k.dim, [&](std::uint32_t d) { return load(scratch.floats + d * kPanelWidth); }, panel);
+  decode_panel(k_panel(task.k, group), 0, dim, scratch.floats);
+  PYKV_UNROLL
+  for (int v = 0; v < kVecs; ++v)
+    lengths[v] = cell_lengths(
+        dim, [&](std::uint32_t d) { return load(scratch.floats + d * kPanelWidth + v * kLanes); });
+  quantize_cells(
+      dim, lengths, [&](Index d, int v) { return load(scratch.floats + d * kPanelWidth + v * kLanes); },
+      panel, scales);
 }
 
 // Scores of queries [begin, end) with panels of K, to out[query * stride + lane].
@@ -62,9 +82,9 @@ void score_block(const ScorePanels& s, std::uint32_t row, std::uint32_t panel) {
   const float* const scales = s.cell_scales + panel * kPanelWidth;
   float* const out = s.out + row * s.out_stride + panel * kPanelWidth;
   multiply_pairs<kRows, kPanels>(
-      s.x + row, s.tile + panel * s.stride, s.stride, 0, s.pairs, [&](int r, int p, vi sums) {
-        const vf scale = load(scales + p * kLanes) * s.query_scales[row + static_cast<std::uint32_t>(r)];
-        store(out + static_cast<std::size_t>(r) * s.out_stride + p * kLanes, to_float(sums) * scale);
+      s.x + row, s.tile + panel * s.stride, s.stride, 0, s.pairs, [&](int r, int c, vi sums) {
+        const vf scale = load(scales + c * kLanes) * s.query_scales[row + static_cast<std::uint32_t>(r)];
+        store(out + static_cast<std::size_t>(r) * s.out_stride + c * kLanes, to_float(sums) * scale);
       });
 }
 
@@ -72,10 +92,15 @@ void score_panels(const ScorePanels& s, std::uint32_t count) {
   for (std::uint32_t row = 0; row < count; row += kMaxRows)
     for_some_rows(count - row, [&](auto rows) {
       std::uint32_t panel = 0;
-      if constexpr (rows.value <= 4)
+      constexpr int kMost = pair_panels_at_once(rows.value);
+      if constexpr (kMost >= 4)
         for (; panel + 4 <= s.panels; panel += 4) score_block<rows.value, 4>(s, row, panel);
-      for (; panel + 2 <= s.panels; panel += 2) score_block<rows.value, 2>(s, row, panel);
-      if (panel < s.panels) score_block<rows.value, 1>(s, row, panel);
+      if constexpr (kMost >= 2) {
+        for (; panel + 2 <= s.panels; panel += 2) score_block<rows.value, 2>(s, row, panel);
+        if (panel < s.panels) score_block<rows.value, 1>(s, row, panel);
+      } else {
+        for (; panel < s.panels; ++panel) score_block<rows.value, 1>(s, row, panel);
+      }
     });
 }
 
@@ -104,8 +129,8 @@ void score_groups_int16(const PartitionTask& task, ScorePanels s, const Groups& 
   s.cell_scales = scales;
   for (std::uint32_t p = 0; p < s.panels; ++p) {
     ask_ahead(task, piece, p);
-    store(scales + p * kPanelWidth,
-          quantize_group(task, bytes + p * task.k.group_bytes, scratch.tile + p * s.stride, scratch));
+    quantize_group(task, bytes + p * task.k.group_bytes, scratch.tile + p * s.stride,
+                   scales + p * kPanelWidth, scratch);
   }
   s.x += begin;
   s.query_scales += begin;

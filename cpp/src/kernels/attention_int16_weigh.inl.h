@@ -1,31 +1,12 @@
 // Both products of attention on 16-bit integers (int16.inl.h says how): the weights and the sum of V.
 
-// The largest magnitude of `dim` f16, as f16.
-PYKV_INLINE std::uint16_t largest_f16(const std::byte* values, std::uint32_t dim) {
-  const __m256i magnitude = _mm256_set1_epi16(0x7fff);
-  __m256i most = _mm256_setzero_si256();
-  for (std::uint32_t d = 0; d < dim; d += 16) {
-    const std::uint32_t left = dim - d;
-    const auto mask = static_cast<__mmask16>(left < 16 ? (1U << left) - 1 : 0xffffU);
-    const __m256i x = _mm256_maskz_loadu_epi16(mask, values + d * 2);
-    most = _mm256_max_epu16(most, _mm256_and_si256(x, magnitude));
-  }
-  const __m128i half = _mm_max_epu16(_mm256_castsi256_si128(most), _mm256_extracti128_si256(most, 1));
-  const __m128i least = _mm_minpos_epu16(_mm_xor_si128(half, _mm_set1_epi16(-1)));
-  return static_cast<std::uint16_t>(~_mm_extract_epi16(least, 0));
-}
-
 // Largest magnitudes of V of the slots of a piece; of q8_0 those that its scales allow.
 void find_largest(const PartitionTask& task, const KvPiece& piece, float* largest,
                   AttentionScratch& scratch) {
   if (task.v.type == DType::f16) {
     const std::size_t stride = std::size_t{task.v.dim} * 2;
     const std::byte* const values = piece.v_tile + task.v.values_offset + piece.cell * stride;
-    for (std::uint32_t c = 0; c < piece.length; ++c) {
-      const std::uint16_t most = largest_f16(values + c * stride, task.v.dim);
-      largest[c] = load_one_f16(reinterpret_cast<const std::byte*>(&most));
-    }
-    return;
+    return find_largest_f16(values, stride, task.v.dim, piece.length, largest);
   }
   if (task.v.type == DType::q8_0) {
     const std::uint32_t blocks = task.v.dim / kBlock;
@@ -44,7 +25,10 @@ void find_largest(const PartitionTask& task, const KvPiece& piece, float* larges
   for (std::uint32_t dim = 0; dim < task.v.dim; dim += kPanelWidth) {
     decode_cells(piece.v_tile, task.v, dim, piece.cell, piece.length, scratch.floats);
     for (std::uint32_t c = 0; c < piece.length; ++c) {
-      const vi bits = load_words(scratch.floats + c * kPanelWidth) & 0x7fffffff;
+      vi bits = load_words(scratch.floats + c * kPanelWidth) & 0x7fffffff;
+      PYKV_UNROLL
+      for (int v = 1; v < kVecs; ++v)
+        bits = Larger::apply(bits, load_words(scratch.floats + c * kPanelWidth + v * kLanes) & 0x7fffffff);
       const std::int32_t here = largest_lane(bits);
       most[c] = here > most[c] ? here : most[c];
     }
@@ -52,21 +36,24 @@ void find_largest(const PartitionTask& task, const KvPiece& piece, float* larges
   std::memcpy(largest, most, piece.length * sizeof(float));
 }
 
-// V of a piece, 16 elements from `dim` on, as words of a panel of the partition; value(c) has
-// those of its cell c, factors[c] what turns them into integers.
+// V of a piece, 16 elements from `dim` on, as words of a panel of the partition; value(c, v) has
+// vector v of those of its cell c, factors[c] what turns them into integers.
 template <class Value>
 PYKV_INLINE void quantize_slots(const KvPiece& piece, const float* factors, Value value, float* panel) {
-  const auto integer = [&](std::uint32_t c) { return low_half(value(c), splat(factors[c])); };
+  const auto integer = [&](std::uint32_t c, int v) { return low_half(value(c, v), splat(factors[c])); };
   const auto half = [&](std::uint32_t c) {
     const std::uint32_t slot = piece.first + c;
-    float* const at = panel + slot / 2 * kPanelWidth;
-    const vi other = load_words(at);
-    store(at, as_float(slot % 2 == 0 ? pair_words(integer(c), other >> 16) : pair_words(other, integer(c))));
+    PYKV_UNROLL
+    for (int v = 0; v < kVecs; ++v) {
+      float* const at = panel + slot / 2 * kPanelWidth + v * kLanes;
+      const vi other = load_words(at);
+      store(at, as_float(slot % 2 == 0 ? pair_words(integer(c, v), other >> 16)
+                                       : pair_words(other, integer(c, v))));
+    }
   };
   std::uint32_t c = 0;
   if (piece.first % 2 != 0) half(c++);
-  for (; c + 2 <= piece.length; c += 2)
-    store(panel + (piece.first + c) / 2 * kPanelWidth, as_float(pair_words(integer(c), integer(c + 1))));
+  c = quantize_pairs(piece, c, factors, value, panel);
   if (c < piece.length) half(c);
 }
 
@@ -77,7 +64,7 @@ PYKV_INLINE void quantize_piece(const PartitionTask& task, const KvPiece& piece,
     const std::byte* const values =
         piece.v_tile + task.v.values_offset + piece.cell * stride + std::size_t{dim} * 2;
     return quantize_slots(
-        piece, factors, [&](std::uint32_t c) { return load_f16(values + c * stride); }, panel);
+        piece, factors, [&](auto c, int v) { return load_f16(values + c * stride + v * kLanes * 2); }, panel);
   }
   if (task.v.type == DType::q8_0) {
     const std::uint32_t blocks = task.v.dim / kBlock;
@@ -88,12 +75,13 @@ PYKV_INLINE void quantize_piece(const PartitionTask& task, const KvPiece& piece,
     for (std::uint32_t c = 0; c < piece.length; ++c)
       scaled_factors[c] = factors[c] * load_one_f16(scales + std::size_t{c} * blocks * 2);
     return quantize_slots(
-        piece, scaled_factors, [&](std::uint32_t c) { return load_i8(codes + std::size_t{c} * task.v.dim); },
-        panel);
+        piece, scaled_factors,
+        [&](auto c, int v) { return load_i8(codes + std::size_t{c} * task.v.dim + v * kLanes); }, panel);
   }
   decode_cells(piece.v_tile, task.v, dim, piece.cell, piece.length, scratch.floats);
   quantize_slots(
-      piece, factors, [&](std::uint32_t c) { return load(scratch.floats + c * kPanelWidth); }, panel);
+      piece, factors, [&](auto c, int v) { return load(scratch.floats + c * kPanelWidth + v * kLanes); },
+      panel);
 }
 
 // Query i's scores become weights times `largest` of their slots, as integers in `pairs`. Returns what
@@ -114,8 +102,7 @@ float soften_int16(const PartitionTask& task, std::uint32_t i, const float* larg
   for (std::uint32_t j = begin; j < end; j += kLanes) {
     const vf weight = power_of_two(load(scores + j) - top);
     total += weight;
-    const __mmask16 some = _mm512_cmp_ps_mask(__m512(weight), _mm512_setzero_ps(), _CMP_NEQ_UQ);
-    const vf part = vf(_mm512_maskz_mul_ps(some, __m512(weight), __m512(load(largest + j))));
+    const vf part = weighted(weight, load(largest + j));
     squares = multiply_add(part, part, squares);
     store(scores + j, part);
   }
@@ -136,13 +123,20 @@ void weigh_panels_int16(const PartitionTask& task, const float* const* weights, 
     const std::uint32_t from = task.begins[i] / 2;
     const std::uint32_t count = (task.ends[last] + 1) / 2 - from;
     float* const out = task.result.out + i * task.result.stride + panel * kPanelWidth;
-    const auto finish = [&](int r, int p, vi sums) {
-      store(out + static_cast<std::size_t>(r) * task.result.stride + p * kLanes,
-            to_float(sums) * scales[i + static_cast<std::uint32_t>(r)]);
+    const auto some = [&](auto rows, auto at_once, std::uint32_t p) {
+      multiply_pairs<rows.value, at_once.value>(
+          weights + i, tile + p * kStride, kStride, from, count, [&](int r, int c, vi sums) {
+            store(out + static_cast<std::size_t>(r) * task.result.stride + p * kPanelWidth + c * kLanes,
+                  to_float(sums) * scales[i + static_cast<std::uint32_t>(r)]);
+          });
     };
     for_some_rows(last - i + 1, [&](auto rows) {
-      if (panels == 2) return multiply_pairs<rows.value, 2>(weights + i, tile, kStride, from, count, finish);
-      multiply_pairs<rows.value, 1>(weights + i, tile, kStride, from, count, finish);
+      if constexpr (pair_panels_at_once(rows.value) >= 2) {
+        if (panels == 2) return some(rows, std::integral_constant<int, 2>{}, 0);
+        some(rows, std::integral_constant<int, 1>{}, 0);
+      } else {
+        for (std::uint32_t p = 0; p < panels; ++p) some(rows, std::integral_constant<int, 1>{}, p);
+      }
     });
   }
 }
@@ -155,7 +149,7 @@ void weigh_int16(const PartitionTask& task, AttentionScratch& scratch) {
   for (const KvPiece& piece : task.pieces) find_largest(task, piece, factors + piece.first, scratch);
   for (std::uint32_t i = 0; i < task.count; ++i) {
     float* const pairs = scratch.weight_pairs + i * kPartitionPairs;
-    std::memset(pairs, 0, kPartitionPairs * sizeof(float));
+    clear(pairs, kPartitionPairs);
     weights[i] = pairs;
     scales[i] = 0;
     task.result.sum[i] = 0;

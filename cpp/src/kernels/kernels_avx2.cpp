@@ -5,6 +5,7 @@
 #include <immintrin.h>
 
 #include <cstring>
+#include <type_traits>
 #include <utility>
 
 #include "kernels/k_panel.h"
@@ -20,6 +21,11 @@ namespace {
 #include "kernels/vec_common.inl.h"
 #include "kernels/dot_avx2.inl.h"
 #include "kernels/tier.inl.h"
+#include "kernels/int16.inl.h"
+#include "kernels/int16_avx2.inl.h"
+#include "kernels/multiply_pairs.inl.h"
+#include "kernels/attention_int16.inl.h"
+#include "kernels/attention_int16_weigh.inl.h"
 // clang-format on
 }  // namespace
 }  // namespace pykv::kernels
@@ -28,7 +34,12 @@ PYKV_TARGET_END
 namespace pykv::kernels {
 
 const Kernels* avx2_kernels() {
-  static constexpr Kernels table = make_table("avx2");
+  static constexpr Kernels table = [] {
+    Kernels made = make_table("avx2");
+    made.score_int16 = score_int16;
+    made.weigh_int16 = weigh_int16;
+    return made;
+  }();
   const bool supported = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
   return supported ? &table : nullptr;
 }

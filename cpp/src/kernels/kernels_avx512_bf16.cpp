@@ -22,6 +22,8 @@ namespace {
 #include "kernels/dot_avx512.inl.h"
 #include "kernels/tier.inl.h"
 #include "kernels/int16.inl.h"
+#include "kernels/int16_avx512.inl.h"
+#include "kernels/multiply_pairs.inl.h"
 #include "kernels/attention_int16.inl.h"
 #include "kernels/attention_int16_weigh.inl.h"
 #include "kernels/attention_pairs.inl.h"
