@@ -155,7 +155,7 @@ bool shaped(const PartitionTask& task) { return task.softcap != 0 || task.slopes
 
 // Scores, times the softmax's scale, and log2 e unless they are shaped.
 void score_int16(const PartitionTask& task, AttentionScratch& scratch) {
-  if (task.v_view_of_k) return score(task, scratch);
+  if (!int16_pays(task)) return score(task, scratch);
   const float scale = shaped(task) ? task.scale : task.scale * kLog2E;
   if (task.k.type == DType::q8_0) return score_bytes(task, scale, scratch);
   const float* queries[kQueryBlock];

@@ -142,7 +142,7 @@ void weigh_panels_int16(const PartitionTask& task, const float* const* weights, 
 }
 
 void weigh_int16(const PartitionTask& task, AttentionScratch& scratch) {
-  if (task.v_view_of_k) return weigh(task, scratch);
+  if (!int16_pays(task)) return weigh(task, scratch);
   alignas(64) float factors[kPartitionPositions] = {};  // first largest magnitudes
   const float* weights[kQueryBlock];
   float scales[kQueryBlock];

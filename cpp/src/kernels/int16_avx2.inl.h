@@ -3,6 +3,13 @@
 // Rows of 16 words beside each other in multiply_pairs(): sums, operands and a product fit 16 registers.
 constexpr int pair_panels_at_once(int rows) { return rows == 1 ? 4 : rows == 2 ? 2 : 1; }
 
+// Not for V that is a view of K, nor for types that must become float32 first: a few queries would
+// take up to twice as long, and what is chosen may not depend on their number.
+PYKV_INLINE bool int16_pays(const PartitionTask& task) {
+  const auto quick = [](DType type) { return type == DType::f16 || type == DType::q8_0; };
+  return !task.v_view_of_k && quick(task.k.type) && quick(task.v.type);
+}
+
 using Index = std::size_t;  // of elements in a loop
 
 PYKV_INLINE vi pair_words(vi low, vi high) {

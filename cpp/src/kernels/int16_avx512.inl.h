@@ -3,6 +3,9 @@
 // Rows of 16 words beside each other in multiply_pairs().
 constexpr int pair_panels_at_once(int rows) { return rows <= 4 ? 4 : 2; }
 
+// Not for V that is a view of K, whose words would have to be turned round.
+PYKV_INLINE bool int16_pays(const PartitionTask& task) { return !task.v_view_of_k; }
+
 using Index = std::uint32_t;  // of elements in a loop
 
 PYKV_INLINE vi pair_words(vi low, vi high) {
