@@ -8,11 +8,10 @@ float quantize_query(const float* query, std::uint32_t dim, float* pairs) {
     squares = multiply_add(x, x, squares);
   }
   const vf length = square_root(splat(sum_lanes(squares)));
-  const float norm = query_norm(dim);
-  const vf factor = factor_for(norm, length);
+  const vf factor = factor_for(kNorm, length);
   for (std::uint32_t d = 0; d < dim; d += kLanes)
     store_halves(pairs + d / 2, load_some(query + d, dim - d), factor);
-  return length[0] / norm;
+  return length[0] / kNorm;
 }
 
 // The lengths of cells of K; value(d) has element d of each.
@@ -49,10 +48,10 @@ PYKV_INLINE void quantize_group(const PartitionTask& task, const std::byte* grou
   vf lengths[kVecs];
   if (task.k.type == DType::f16) {
     const std::byte* const values = group + task.k.values_offset;
-    f16_lengths(values, dim, [&](auto value) { return cell_lengths(dim, value); }, lengths);
-    return quantize_cells(
-        dim, lengths, [&](Index d, int v) { return load_f16(values + (d * kPanelWidth + v * kLanes) * 2); },
-        panel, scales);
+    const auto value = [&](Index d, int v) { return load_f16(values + (d * kPanelWidth + v * kLanes) * 2); };
+    PYKV_UNROLL
+    for (int v = 0; v < kVecs; ++v) lengths[v] = cell_lengths(dim, [&](Index d) { return value(d, v); });
+    return quantize_cells(dim, lengths, value, panel, scales);
   }
   decode_panel(k_panel(task.k, group), 0, dim, scratch.floats);
   PYKV_UNROLL

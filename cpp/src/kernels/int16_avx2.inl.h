@@ -60,32 +60,9 @@ PYKV_INLINE vf power_of_two(vf x) {
   return p * as_float((rounded(whole) + 127) << 23);
 }
 
-// Integers of f16 K are at most kMostK, and a query is so long that products stay below 2^31
-// all the same. To find the largest element takes a quarter of the time of the length.
-constexpr float kMostK = 8191.0F;
-
-PYKV_INLINE float query_norm(std::uint32_t dim) {
-  const float root = square_root(splat(static_cast<float>(dim)))[0];
-  const float norm = 2147483000.0F / (kMostK * root) - 0.5F * root;
-  return norm < kNorm ? norm : kNorm;
-}
-
 // Of 16-bit integers, `most` and the magnitudes of f16.
 PYKV_INLINE __m256i larger_magnitudes(__m256i most, __m256i x) {
   return _mm256_max_epu16(most, _mm256_and_si256(x, _mm256_set1_epi16(0x7fff)));
-}
-
-// Of 16 cells of K: lengths that make the largest element kMostK.
-template <class Lengths>
-PYKV_INLINE void f16_lengths(const std::byte* values, std::uint32_t dim, Lengths, vf (&to)[kVecs]) {
-  __m256i most[4] = {};
-  for (std::size_t d = 0; d < dim; d += 4) PYKV_UNROLL
-  for (std::size_t i = 0; i < 4; ++i)
-    most[i] = larger_magnitudes(most[i], __m256i(load_words(values + (d + i) * kPanelWidth * 2)));
-  const __m256i all =
-      _mm256_max_epu16(_mm256_max_epu16(most[0], most[1]), _mm256_max_epu16(most[2], most[3]));
-  to[0] = vf(_mm256_cvtph_ps(_mm256_castsi256_si128(all))) * (kNorm / kMostK);
-  to[1] = vf(_mm256_cvtph_ps(_mm256_extracti128_si256(all, 1))) * (kNorm / kMostK);
 }
 
 // The largest of each of eight vectors of f16 magnitudes.

@@ -65,14 +65,6 @@ PYKV_INLINE std::uint16_t largest_f16(const std::byte* values, std::uint32_t dim
   return static_cast<std::uint16_t>(~_mm_extract_epi16(least, 0));
 }
 
-PYKV_INLINE float query_norm(std::uint32_t) { return kNorm; }
-
-// Of 16 cells of K: their lengths as the caller's function has them.
-template <class Lengths>
-PYKV_INLINE void f16_lengths(const std::byte* values, std::uint32_t, Lengths lengths, vf (&to)[kVecs]) {
-  to[0] = lengths([&](std::uint32_t d) { return load_f16(values + d * kPanelWidth * 2); });
-}
-
 // Largest magnitudes of the f16 of `count` cells, `stride` bytes apart.
 PYKV_INLINE void find_largest_f16(const std::byte* values, std::size_t stride, std::uint32_t dim,
                                   std::uint32_t count, float* largest) {
