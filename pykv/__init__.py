@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from pykv.cache import Cache, Plan
     from pykv.cache_types import CacheConfig, Layer, Opened, Rope, Run, Span
     from pykv.inference import Engine
+    from pykv.saved import Restored, Saved
     from pykv.session import Session
     from pykv.step import Step
     from pykv.stream import Completion, Stream
@@ -46,8 +47,10 @@ __all__ = [
     "OutOfCells",
     "OutOfMemory",
     "Plan",
+    "Restored",
     "Rope",
     "Run",
+    "Saved",
     "Session",
     "Span",
     "StalePlan",
@@ -63,6 +66,8 @@ _HOMES = {
     "Completion": "pykv.stream",
     "Engine": "pykv.inference",
     "Plan": "pykv.cache",
+    "Restored": "pykv.saved",
+    "Saved": "pykv.saved",
     "Session": "pykv.session",
     "Step": "pykv.step",
     "Stream": "pykv.stream",

@@ -554,6 +554,10 @@ class Cache:
         """
         (k, v) as stored, uint8 rows in GGUF's layout.
         """
+    def export_state(self, sequence: int, layer: int) -> numpy.typing.NDArray[numpy.float32]:
+        """
+        A recurrent layer's state at the end, float32 [elements].
+        """
     def fork(self, sequence: int) -> int:
         """
         A copy that shares all cells; O(1).
@@ -589,6 +593,10 @@ class Cache:
     ) -> Plan | None:
         """
         Plan for [(sequence, count or token ids), ...], or for arrays of sequences, counts and all token ids one after the other; None if it does not fit.
+        """
+    def plan_import(self, sequence: int, count: int, tokens: typing.Any = None) -> Plan | None:
+        """
+        Plan for tokens that another cache has computed, into an empty sequence.
         """
     def prefix_nodes(self) -> list: ...
     def read_rows(

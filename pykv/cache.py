@@ -26,9 +26,10 @@ import weakref
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn, overload
 
-from pykv import _core
+from pykv import _core, saved
 from pykv.cache_types import CacheConfig, Layer, Opened, Run, Span
 from pykv.layers import core_layers, core_states, public_layers
+from pykv.saved import Restored, Saved
 from pykv.step import Step
 
 if TYPE_CHECKING:
@@ -191,6 +192,24 @@ class Cache:
         ``InvalidArgument``.
         """
         return self.core.export_rows(sequence, layer, span)
+
+    def save(self, sequence: int) -> Saved:
+        """All that the sequence needs to go on elsewhere: rows as :meth:`export_rows`, states.
+
+        Of a layer in a window's pool what the next token sees. Raises ``InvalidArgument`` for a
+        sequence without tokens, with gaps or with several tokens at one position.
+        """
+        return saved.save(self, sequence)
+
+    def restore(self, what: Saved, tokens: TokenIds | None = None, namespace: int = 0) -> Restored:
+        """A new sequence with what :meth:`save` gave, of a cache with the same layers and types.
+
+        The number of cells may differ. With ``tokens``, the ids of what was saved, others can
+        continue from there, and so ``restored.reusable`` is their number; 0 if windows or states
+        have no budget for one more resume point. Raises ``InvalidArgument`` for another model or
+        other types, ``OutOfCells`` where some pool has too few cells.
+        """
+        return saved.restore(self, what, tokens, namespace)
 
     def transforms(self, layer: int) -> tuple[int, int]:
         """How many elements of a head of K and of V are transformed together; 0 means none."""

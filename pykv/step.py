@@ -97,7 +97,8 @@ class Step:
         """Stores rows that :meth:`pykv.Cache.export_rows` gave, instead of :meth:`write`.
 
         uint8 ``[rows, row bytes]``, from a cache with the same types and transforms, for tokens
-        at the same positions. Nothing but the number of bytes is checked.
+        at the same positions. Nothing but the number of bytes is checked. In a step that
+        :meth:`pykv.Cache.restore` makes a layer has as many rows as its pool keeps.
         """
         step = self._open("import_rows")
         self._layer(layer, "import_rows")

@@ -334,6 +334,19 @@ void bind_views(py::class_<Cache>& cache) {
            "(k, v) as attention sees them: float32 [n, kv_heads, k_dim] and [n, kv_heads, v_dim].")
       .def("export_rows", &export_rows, py::arg("sequence"), py::arg("layer"), py::arg("span") = py::none(),
            "(k, v) as stored, uint8 rows in GGUF's layout.")
+      .def(
+          "export_state",
+          [](const Cache& self, const PyInt& seq, const PyInt& layer) {
+            const SeqId id = seq_id(seq, "export_state");
+            const auto index = to_int<std::uint32_t>(layer, "[Cache.export_state] layer");
+            std::vector<float> state;
+            {
+              const Unlocked unlocked;
+              state = self.export_state(id, index);
+            }
+            return FloatRows(static_cast<py::ssize_t>(state.size()), state.data());
+          },
+          py::arg("sequence"), py::arg("layer"), "A recurrent layer's state at the end, float32 [elements].")
       .def("stats",
            [](const Cache& self) {
              CacheStats stats;

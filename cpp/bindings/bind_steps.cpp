@@ -91,6 +91,17 @@ std::optional<Plan> plan(const Cache& cache, const py::object& requests, const p
   return plan_lists(cache, requests);
 }
 
+std::optional<Plan> plan_import(const Cache& cache, const PyInt& sequence, const PyInt& count,
+                                const py::object& given) {
+  StepRequest request{{to_int<std::uint64_t>(sequence, "[Cache.plan_import] sequence")},
+                      to_int<std::uint32_t>(count, "[Cache.plan_import] count", 1, kMaxPos),
+                      {}};
+  std::vector<Token> tokens;
+  if (!given.is_none()) request.tokens = tokens = to_tokens(given, "[Cache.plan_import] tokens");
+  const Unlocked unlocked;
+  return cache.plan_import(request);
+}
+
 void check_shape(const FloatRows& array, std::uint32_t rows, const char* what) {
   if (array.ndim() == 2 && array.shape(0) == static_cast<py::ssize_t>(rows)) return;
   throw InvalidArgument(std::string("[Step.") + what + " must be [" + std::to_string(rows) + ", width]");
@@ -252,6 +263,8 @@ void bind_steps(py::module_& m, py::class_<Cache>& cache) {
       .def("plan", &plan, py::arg("requests"), py::arg("counts") = py::none(), py::arg("tokens") = py::none(),
            "Plan for [(sequence, count or token ids), ...], or for arrays of sequences, counts and all "
            "token ids one after the other; None if it does not fit.")
+      .def("plan_import", &plan_import, py::arg("sequence"), py::arg("count"), py::arg("tokens") = py::none(),
+           "Plan for tokens that another cache has computed, into an empty sequence.")
       .def(
           "commit",
           [](Cache& self, const Plan& given) {

@@ -1,5 +1,5 @@
 """Random operations on models with windows, recurrent layers and both kinds of pools: whatever is
-appended, forked, removed, rewound, evicted or moved, every logit is that of a cold run."""
+appended, forked, removed, rewound, evicted, parked or moved, every logit is that of a cold run."""
 
 from __future__ import annotations
 
@@ -10,15 +10,19 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pykv import _core
+import pykv
+from pykv import _core, saved
 from tests.model.machine import Logits, Machine, random_tokens
 from tests.reference.peer_cases import write_case
 
 KINDS = ("gemma2", "gemma3", "gpt-oss", "mamba2", "lfm2", "granitehybrid")
+# K and V of "few bits"; heads of the hybrids are too small for blocks of 32.
+FEW_BITS = {"lfm2": ("bf16", "f16"), "granitehybrid": ("bf16", "f16")}
 LONGEST, SEQUENCES, STEP = 200, 6, 24
 # Room for everything, or so little that steps wait and resume points go.
 POOLS: dict[str, dict[str, Any]] = {
     "wide": {"cells": 2048},
+    "few bits": {"cells": 2048},
     "tight": {"cells": 192, "window_cells": 128, "max_sequences": 3, "resume_bytes": 100_000},
     "no points": {"cells": 1024, "resume_bytes": 0},
 }
@@ -33,13 +37,18 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
 class Walk:
     """Sequences of one cache beside their tokens; a cache of its own says what is right."""
 
-    def __init__(self, path: Path, seed: int, options: dict[str, Any]) -> None:
+    def __init__(
+        self, path: Path, seed: int, types: tuple[str, str], options: dict[str, Any]
+    ) -> None:
         self.machine = Machine(path, resume_spacing=30, step_tokens=STEP, **options)
-        self.machine.cache = self.cache = self.machine.make_cache("f32", "f32", window_pools=True)
-        self.reference = Machine(path)
+        self.machine.cache = self.cache = self.machine.make_cache(*types, window_pools=True)
+        self.public = pykv.Cache.from_core(self.cache)
+        self.reference = Machine(path, type_k=types[0], type_v=types[1])
         self.rng = np.random.default_rng(seed)
         self.prompt = random_tokens(90, self.machine.vocab, seed=14)
         self.has: dict[int, list[int]] = {}
+        self.parked: list[tuple[saved.Saved, list[int]]] = []
+        self.resumed = 0
         self.known: dict[tuple[int, ...], Logits] = {}
 
     def below(self, limit: int) -> int:
@@ -119,9 +128,29 @@ class Walk:
         self.cache.mark_resume(self.pick())
 
     def erase(self) -> None:
-        seq = self.pick()
+        self.erase_one(self.pick())
+
+    def erase_one(self, seq: int) -> None:
         self.cache.erase(seq)
         del self.has[seq]
+
+    def park(self) -> None:
+        seq = self.pick()
+        if self.has[seq] and len(self.parked) < SEQUENCES:
+            self.parked.append((self.public.save(seq), self.has[seq]))
+            self.erase_one(seq)
+
+    def resume(self) -> None:
+        if self.parked and len(self.has) < SEQUENCES:
+            what, tokens = self.parked.pop(self.below(len(self.parked)))
+            try:
+                seq = self.public.restore(what, tokens).sequence
+            except _core.OutOfCells:
+                self.parked.append((what, tokens))
+                self.cache.make_room(STEP)
+            else:
+                self.has[seq] = tokens
+                self.resumed += 1
 
     def evict(self) -> None:
         self.cache.evict(1 + self.below(200))
@@ -131,7 +160,7 @@ class Walk:
 
     def run(self, operations: int) -> None:
         names = ["append"] * 9 + ["open"] * 2
-        names += ["fork", "rewind", "remove", "mark", "erase", "evict", "move"]
+        names += ["fork", "rewind", "remove", "mark", "erase", "evict", "move", "park", "resume"]
         for _ in range(operations):
             name = names[self.below(len(names))]
             getattr(self, name if self.has else "open")()
@@ -144,9 +173,11 @@ class Walk:
 def test_random_operations_equal_a_cold_run(
     path: Callable[[str], Path], name: str, seed: int, pool: str
 ) -> None:
-    walk = Walk(path(name), seed, POOLS[pool])
-    walk.run(120)
+    types = FEW_BITS.get(name, ("q8_0", "q4_0")) if pool == "few bits" else ("f32", "f32")
+    walk = Walk(path(name), seed, types, POOLS[pool])
+    walk.run(200)
     stats = walk.cache.stats()
+    assert walk.resumed > 0
     assert stats["match_hit_tokens"] > 0
     assert (stats["resume_points_used"] > 0) == (pool != "no points")
     assert (stats["alloc_failures"] > 0) == (pool == "tight")

@@ -125,7 +125,7 @@ class Step {
   // v where it is a view of K. Refused for a layer that takes its KV from another.
   void write(std::uint32_t layer, Rows k, Rows v);
   // Instead of write(): all rows of the step as Cache::export_rows gives them, of a cache with
-  // the same types, transforms and positions.
+  // the same types, transforms and positions. After plan_import() those that the layer's pool has.
   void import_rows(std::uint32_t layer, std::span<const std::byte> k, std::span<const std::byte> v);
   // q [rows, heads * k_dim] -> out [rows, heads * v_dim]; causal over each row's own
   // sequence including this step's tokens, as far as the layer's window reaches. write() of
@@ -280,6 +280,10 @@ class Cache {
   // or repeated sequences, zero counts, wrong id counts, positions past kMaxPos. Both are
   // O(requests + tokens), whatever the sequences hold, with a fixed number of allocations.
   std::optional<Plan> plan(std::span<const StepRequest> requests) const;
+  // The same for all tokens of an empty sequence that another cache has computed: the step takes them by
+  // Step::import_rows and write_states, and computes nothing. A window pool has of them what the next
+  // token sees, at least the last one, and import_rows takes as many rows for its layers.
+  std::optional<Plan> plan_import(const StepRequest& request) const;
   Step commit(Plan plan);  // throws StalePlan, OutOfMemory, Busy
 
   // --- space -----------------------------------------------------------------
@@ -328,6 +332,8 @@ class Cache {
   // layout().place(layer) says so. K that was moved is turned to its present position and
   // encoded again; all else is byte for byte what write() stored. Step::import_rows takes it.
   RowBytes export_rows(SeqId seq, std::uint32_t layer, std::optional<Span> span) const;
+  // State of a recurrent layer at the end of the sequence, as Step::write_states takes it.
+  std::vector<float> export_state(SeqId seq, std::uint32_t layer) const;
 
   void check_integrity() const;  // every invariant of every part; O(pool)
 

@@ -78,6 +78,10 @@ struct Plan::Data {
     std::array<std::uint32_t, kMaxPools> first_span{};  // of each pool, into Part::cells
     bool exact = false;  // ids were given and the lineage was exact: publish at the end
     Pos end() const { return first + static_cast<Pos>(count); }
+    // Position of the first of its tokens that a pool with this window gets.
+    Pos first_in(Window window, bool imports) const {
+      return imports ? std::min(first_visible(end(), window), end() - 1) : first;
+    }
   };
   // The new cells of one pool.
   struct Part {
@@ -98,6 +102,7 @@ struct Plan::Data {
   std::uint64_t cache_id = 0;
   std::uint64_t generation = 0;
   std::uint32_t rows = 0;
+  bool imports = false;  // plan_import(): one item from position 0 on
   std::vector<Item> items;
   Part base;
   std::vector<Part> windows;
@@ -192,6 +197,7 @@ struct Cache::Impl {
   StateRef state_with(const Sequence& target, const Sequence& source, Span wanted);
   std::uint32_t drop_points_for_states(std::uint32_t wanted);  // until so many are free; how many became
 
+  std::optional<Plan> plan(std::span<const StepRequest> requests, bool imports);
   // Appends the item's cells to its sequence, all or nothing.
   void take(const Plan::Data& plan, const Plan::Data::Item& item);
   void commit_blocks(const Plan::Data& plan);  // throws OutOfMemory
@@ -304,6 +310,7 @@ struct Step::Impl {
   const LayerSpec& check_stored(std::uint32_t layer, const Cache::Impl& cache, const char* method) const;
   Part& part(std::size_t pool) { return pool == 0 ? base : windows[pool - 1]; }
   const AttentionBatch& batch(std::size_t pool);
+  void check_computes(const char* method) const;  // throws InvalidArgument in a step that imports
   // The layer, which must have such a part.
   const RecurrentSpec& check_recurrent(std::uint32_t layer, const Cache::Impl& cache,
                                        const char* method) const;

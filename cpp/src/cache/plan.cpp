@@ -42,7 +42,7 @@ std::optional<CellIndex> last_cell(const Cache::Impl::Sequence& sequence, std::s
 }
 
 // Where the tokens of all items go in one pool; false: it has not enough cells.
-bool find_cells(Cache::Impl& cache, std::size_t index, std::uint64_t rows, Plan::Data& data) {
+bool find_cells_in(Cache::Impl& cache, std::size_t index, std::uint64_t rows, Plan::Data& data) {
   const CellPool& pool = cache.pool(index);
   FoundCells& found = cache.scratch.found;
   if (rows > pool.cells.counts().free || !pool.cells.find(cache.scratch.wanted, found)) return false;
@@ -58,12 +58,19 @@ bool find_cells(Cache::Impl& cache, std::size_t index, std::uint64_t rows, Plan:
 }
 
 bool find_cells(Cache::Impl& cache, std::uint64_t rows, Plan::Data& data) {
-  if (!find_cells(cache, 0, rows, data)) return false;
+  if (!find_cells_in(cache, 0, rows, data)) return false;
   data.windows.resize(cache.windows.size());
   for (std::size_t pool = 1; pool < cache.pools(); ++pool) {
-    for (std::size_t i = 0; i < data.items.size(); ++i)
-      cache.scratch.wanted[i].after = last_cell(*data.items[i].sequence, pool);
-    if (!find_cells(cache, pool, rows, data)) return false;
+    std::uint64_t cells = 0;
+    for (std::size_t i = 0; i < data.items.size(); ++i) {
+      const Item& item = data.items[i];
+      CellRequest& wanted = cache.scratch.wanted[i];
+      wanted.after = last_cell(*item.sequence, pool);
+      wanted.cells = static_cast<std::uint32_t>(item.end() -
+                                                item.first_in(cache.windows[pool - 1].window, data.imports));
+      cells += wanted.cells;
+    }
+    if (!find_cells_in(cache, pool, cells, data)) return false;
   }
   return true;
 }
@@ -79,21 +86,33 @@ std::uint64_t Plan::blocks_to_commit() const {
 }
 
 std::optional<Plan> Cache::plan(std::span<const StepRequest> requests) const {
-  Impl& c = *impl_;  // of which scratch memory and counters change
   if (requests.empty()) throw InvalidArgument(where("plan") + "no requests; give at least one");
-  const auto lock = c.link->lock();
+  const auto lock = impl_->link->lock();
+  return impl_->plan(requests, false);  // of which scratch memory and counters change
+}
+
+std::optional<Plan> Cache::plan_import(const StepRequest& request) const {
+  const auto lock = impl_->link->lock();
+  const Impl::Sequence& sequence = impl_->find(request.seq, "plan_import");
+  if (sequence.in_step || sequence.runs.tokens() > 0)
+    throw InvalidArgument(where("plan_import") + "sequence " + std::to_string(request.seq.value) +
+                          " has tokens already; import into a new one");
+  return impl_->plan({&request, 1}, true);
+}
+
+std::optional<Plan> Cache::Impl::plan(std::span<const StepRequest> requests, bool imports) {
   auto data = std::make_shared<Plan::Data>();
-  data->cache_id = c.cache_id;
-  data->generation = c.generation;
+  data->cache_id = cache_id;
+  data->generation = generation;
+  data->imports = imports;
   data->items.reserve(requests.size());
-  Impl::Scratch& scratch = c.scratch;
   scratch.wanted.clear();
   ++scratch.plans;
   std::uint64_t rows = 0;
   for (std::size_t i = 0; i < requests.size(); ++i) {
     const StepRequest& request = requests[i];
     check_request(request, i);
-    Impl::Sequence& sequence = c.find(request.seq, "plan");
+    Sequence& sequence = find(request.seq, "plan");
     if (std::exchange(sequence.last_plan, scratch.plans) == scratch.plans) {
       throw InvalidArgument(where("plan") + "sequence " + std::to_string(request.seq.value) +
                             " is named twice; put its tokens into one request");
@@ -112,15 +131,15 @@ std::optional<Plan> Cache::plan(std::span<const StepRequest> requests) const {
     wanted.seq = request.seq;
     wanted.cells = request.count;
     wanted.after = last_cell(sequence, 0);
-    if (!c.windows.empty()) c.trim(sequence);
+    if (!windows.empty()) trim(sequence);
   }
-  if (!find_cells(c, rows, *data)) {
-    ++c.alloc_failures;
+  if (!find_cells(*this, rows, *data)) {
+    ++alloc_failures;
     return std::nullopt;
   }
-  if (c.states.is_used() && !c.states.find(static_cast<std::uint32_t>(data->items.size()), data->states)) {
-    c.lacking_states = static_cast<std::uint32_t>(data->items.size());
-    ++c.alloc_failures;
+  if (states.is_used() && !states.find(static_cast<std::uint32_t>(data->items.size()), data->states)) {
+    lacking_states = static_cast<std::uint32_t>(data->items.size());
+    ++alloc_failures;
     return std::nullopt;
   }
   data->rows = static_cast<std::uint32_t>(rows);
@@ -136,10 +155,9 @@ std::optional<Plan> Cache::plan(std::span<const StepRequest> requests) const {
 
 namespace {
 
-void append(CellMap& cells, const Item& item, std::span<const CellSpan> spans, RunList& runs) {
-  Pos next = item.first;
+void append(CellMap& cells, SeqId seq, Pos next, std::span<const CellSpan> spans, RunList& runs) {
   for (const CellSpan span : spans) {
-    cells.take(item.seq, span);
+    cells.take(seq, span);
     try {
       runs.append({next, span.begin, span.length, 0}, RunList::Hold::adopt);
     } catch (...) {
@@ -160,8 +178,13 @@ void Cache::Impl::take(const Plan::Data& plan, const Item& item) {
   for (std::size_t i = 0; i < windows.size(); ++i)
     sequence.windows[i].lease_before =
         windows[i].cells.lease(item.seq, plan.cells_of(item, i + 1).front().begin / kBlockCells);
-  for (std::size_t i = 0; i < pools(); ++i)
-    append(pool(i).cells, item, plan.cells_of(item, i), runs_of(sequence, i));
+  append(base.cells, item.seq, item.first, plan.cells_of(item), sequence.runs);
+  for (std::size_t i = 0; i < windows.size(); ++i) {
+    WindowRuns& window = sequence.windows[i];
+    const Pos first = item.first_in(windows[i].window, plan.imports);
+    if (plan.imports) window.kept_from = first;
+    append(windows[i].cells, item.seq, first, plan.cells_of(item, i + 1), window.runs);
+  }
 }
 
 // Cutting off what was appended last needs no memory: append() made those nodes this list's.
@@ -178,6 +201,8 @@ void Cache::Impl::take_back(std::span<const Item> items) noexcept {
       pool(i).cells.restore_lease(item.seq,
                                   i == 0 ? sequence.in_step->lease : sequence.windows[i - 1].lease_before);
     }
+    for (WindowRuns& window : sequence.windows)
+      window.kept_from = std::min(window.kept_from, sequence.in_step->end);
     sequence.next_state = {};
     sequence.in_step.reset();
   }

@@ -69,4 +69,22 @@ Cache::RowBytes Cache::export_rows(SeqId seq, std::uint32_t layer, std::optional
   return bytes;
 }
 
+std::vector<float> Cache::export_state(SeqId seq, std::uint32_t layer) const {
+  const Impl& c = *impl_;
+  const auto lock = c.link->lock();
+  const Impl::Sequence& sequence = c.find(seq, "export_state");
+  layer_of(c, layer, "export_state");
+  const RecurrentSpec spec = c.config.recurrent.empty() ? RecurrentSpec{} : c.config.recurrent[layer];
+  if (spec == RecurrentSpec{})
+    throw InvalidArgument(where("export_state") + "layer " + std::to_string(layer) + " is not recurrent");
+  std::vector<float> state(std::size_t{spec.conv_elements} + spec.scan_elements);
+  const std::optional<StateSlot> slot = sequence.state.slot();
+  if (!slot) return state;
+  const std::span<float> all(state);
+  c.backend.read_state(c.states.id, *slot, c.states.layout.conv_offset(layer), all.first(spec.conv_elements));
+  c.backend.read_state(c.states.id, *slot, c.states.layout.scan_offset(layer),
+                       all.subspan(spec.conv_elements));
+  return state;
+}
+
 }  // namespace pykv

@@ -50,6 +50,12 @@ const LayerSpec& Step::Impl::check_stored(std::uint32_t layer, const Cache::Impl
                         std::to_string(*spec.kv_from_layer) + "; write that one");
 }
 
+void Step::Impl::check_computes(const char* method) const {
+  if (plan->imports)
+    throw InvalidArgument(at(method) +
+                          "the step imports; give it rows by import_rows(), states by write_states()");
+}
+
 void Step::Impl::close(State how) {
   Cache::Impl& owner = *link->cache;
   owner.take_back(plan->items);
@@ -117,6 +123,7 @@ const LayerSpec& Step::layer(std::uint32_t layer) const {
 void Step::write(std::uint32_t layer, Rows k, Rows v) {
   const auto lock = impl_->link->lock();
   Cache::Impl& cache = impl_->cache("write");
+  impl_->check_computes("write");
   const LayerSpec& spec = impl_->check_stored(layer, cache, "write");
   check_rows(k, rows(), "k", "write");
   check_width(k, std::uint64_t{spec.kv_heads} * spec.k_dim, "k", "write");
@@ -136,23 +143,27 @@ void Step::import_rows(std::uint32_t layer, std::span<const std::byte> k, std::s
   const auto lock = impl_->link->lock();
   Cache::Impl& cache = impl_->cache("import_rows");
   const LayerSpec& spec = impl_->check_stored(layer, cache, "import_rows");
+  const std::vector<CellIndex>& cells = impl_->part(spec.pool).cells;
   const std::size_t k_bytes =
-      row_bytes(cache.config.type_k, std::size_t{spec.kv_heads} * spec.k_dim) * rows();
+      row_bytes(cache.config.type_k, std::size_t{spec.kv_heads} * spec.k_dim) * cells.size();
   const std::size_t v_bytes =
-      spec.v_view_of_k ? 0 : row_bytes(cache.config.type_v, std::size_t{spec.kv_heads} * spec.v_dim) * rows();
+      spec.v_view_of_k
+          ? 0
+          : row_bytes(cache.config.type_v, std::size_t{spec.kv_heads} * spec.v_dim) * cells.size();
   if (k.size() != k_bytes || v.size() != v_bytes) {
     throw InvalidArgument(at("import_rows") + "k and v have " + std::to_string(k.size()) + " and " +
-                          std::to_string(v.size()) + " bytes; " + std::to_string(rows()) + " rows of layer " +
-                          std::to_string(layer) + " have " + std::to_string(k_bytes) + " and " +
-                          std::to_string(v_bytes));
+                          std::to_string(v.size()) + " bytes; " + std::to_string(cells.size()) +
+                          " rows of layer " + std::to_string(layer) + " have " + std::to_string(k_bytes) +
+                          " and " + std::to_string(v_bytes));
   }
-  cache.backend.import_rows(cache.pool_of(layer).id, layer, impl_->part(spec.pool).cells, k, v);
+  cache.backend.import_rows(cache.pool_of(layer).id, layer, cells, k, v);
   impl_->written[layer] = true;
 }
 
 void Step::attend(std::uint32_t layer, Rows q, Rows out, const AttentionParams& params) {
   const auto lock = impl_->link->lock();
   Cache::Impl& cache = impl_->cache("attend");
+  impl_->check_computes("attend");
   impl_->check_layer(layer, cache, "attend");
   const LayerSpec& spec = cache.config.layers[layer];
   if (!stores_kv(spec))

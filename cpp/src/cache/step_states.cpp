@@ -43,6 +43,7 @@ void Step::Impl::check_states_done(const Cache::Impl& owner) const {
 void Step::conv(std::uint32_t layer, const ConvParams& params, Rows in, Rows out) {
   const auto lock = impl_->link->lock();
   Cache::Impl& cache = impl_->cache("conv");
+  impl_->check_computes("conv");
   const RecurrentSpec& spec = impl_->check_recurrent(layer, cache, "conv");
   if (spec.conv_elements == 0 || spec.conv_elements % in.width != 0)
     throw InvalidArgument(at("conv", layer) + "keeps " + std::to_string(spec.conv_elements) +
@@ -56,6 +57,7 @@ void Step::conv(std::uint32_t layer, const ConvParams& params, Rows in, Rows out
 void Step::scan(std::uint32_t layer, const ScanParams& params, Rows x_b_c, Rows dt, Rows out) {
   const auto lock = impl_->link->lock();
   Cache::Impl& cache = impl_->cache("scan");
+  impl_->check_computes("scan");
   const RecurrentSpec& spec = impl_->check_recurrent(layer, cache, "scan");
   const std::uint64_t needed = std::uint64_t{params.heads} * params.head_dim * params.state_size;
   if (spec.scan_elements == 0 || needed != spec.scan_elements)
