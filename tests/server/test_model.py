@@ -188,7 +188,8 @@ def test_slots_show_the_requests_that_run(long: tuple[httpx.Client, Runtime]) ->
     http, _ = long
     body = {"prompt": PROMPT, "n_predict": LONG, "temperature": 0, "stream": True}
     with http.stream("POST", "/completion", json=body) as reply:
-        next(reply.iter_lines())
+        lines = reply.iter_lines()  # the client hangs up where this is collected
+        next(lines)
         slots = http.get("/slots").json()
         busy = [slot for slot in slots if slot["is_processing"]]
         assert len(slots) == 16 and len(busy) == 1
