@@ -1,6 +1,8 @@
-// Counts allocations, and lets one fail. Replaces the program's operator new: include it in
-// the one source of a test.
+// Counts allocations and the bytes in use, and lets one fail. Replaces the program's operator new: include it
+// in the one source of a test.
 #pragma once
+
+#include <malloc.h>
 
 #include <cstdint>
 #include <cstdlib>
@@ -10,17 +12,24 @@ namespace allocations {
 
 inline std::int64_t left = -1;  // until one fails; negative: none does
 inline std::uint64_t count = 0;
+inline std::size_t bytes = 0;  // as the allocator rounds them
 
-inline void* allocate(std::size_t bytes) {
+inline void* allocate(std::size_t size) {
   if (left == 0) {
     left = -1;
     throw std::bad_alloc();
   }
   if (left > 0) --left;
   ++count;
-  void* memory = std::malloc(bytes);
+  void* memory = std::malloc(size);
   if (memory == nullptr) throw std::bad_alloc();
+  bytes += malloc_usable_size(memory);
   return memory;
+}
+
+inline void release(void* memory) noexcept {
+  if (memory != nullptr) bytes -= malloc_usable_size(memory);
+  std::free(memory);
 }
 
 // Of `call`.
@@ -62,5 +71,5 @@ void* operator new(std::size_t bytes, const std::nothrow_t&) noexcept {
     return nullptr;
   }
 }
-void operator delete(void* memory) noexcept { std::free(memory); }
-void operator delete(void* memory, std::size_t) noexcept { std::free(memory); }
+void operator delete(void* memory) noexcept { allocations::release(memory); }
+void operator delete(void* memory, std::size_t) noexcept { allocations::release(memory); }

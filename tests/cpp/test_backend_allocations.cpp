@@ -1,5 +1,6 @@
 // What the layers of a step ask of the backend allocates nothing once its room has grown; of a
-// prompt, only each linear layer's place in the program of its rows.
+// prompt, only each linear layer's place in the program of its rows. Nor does room grow for ever.
+#include <algorithm>
 #include <numeric>
 #include <span>
 #include <vector>
@@ -84,4 +85,16 @@ TEST(a_layer_allocates_nothing) {
   for (int i = 0; i < 2; ++i) few.layer(), many.layer();
   CHECK(allocations::of([&] { few.layer(); }) == 0);
   CHECK(allocations::of([&] { many.layer(); }) <= 2);
+}
+
+TEST(writing_and_never_reading_piles_nothing_up) {
+  Sessions many(40);
+  const auto write = [&] {
+    std::ranges::reverse(many.cells);  // else the last copy of them serves again
+    many.backend.write_kv(many.pool, 0, many.z, many.y, many.cells);
+  };
+  for (int i = 0; i < 100; ++i) write();
+  CHECK(allocations::of([&] {
+          for (int i = 0; i < 1000; ++i) write();
+        }) == 0);
 }

@@ -19,6 +19,7 @@ bool RowProgram::splits_linear(std::uint32_t rows, std::uint32_t threads) {
 
 bool RowProgram::takes(std::initializer_list<std::span<const Rows>> rows) const {
   if (empty()) return true;
+  if (operations_.size() >= kMostOperations) return false;
   for (const std::span<const Rows> some : rows)
     for (const Rows& one : some) {
       if (one.count != count_) return false;

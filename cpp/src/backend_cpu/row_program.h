@@ -27,6 +27,8 @@ struct RowRange {
 class RowProgram {
  public:
   static constexpr std::uint32_t kMostRows = 64;  // of a task: their activations stay in its cache
+  // A layer has fewer. Whoever only writes, and reads nothing, must not pile them up.
+  static constexpr std::size_t kMostOperations = 64;
 
   // Whether each thread gets so many rows that it should take them through everything, linear
   // layers too. With fewer those are cut by outputs, since each task reads all weights.
@@ -34,8 +36,8 @@ class RowProgram {
 
   bool empty() const { return operations_.empty(); }
 
-  // Whether an operation that reads or writes `rows` can be added: as many as those before it,
-  // and of every buffer the same ones.
+  // Whether an operation that reads or writes `rows` can be added: there is room, they are as many
+  // as those before it, and of every buffer the same ones.
   bool takes(std::initializer_list<std::span<const Rows>> rows) const;
 
   // body(RowRange, worker), called for parts of [0, count), at the same time. `rows`: all that it
