@@ -1,11 +1,13 @@
 """The documents say what is there."""
 
+import dataclasses
 import doctest
 import re
 from pathlib import Path
 
 import pytest
 
+import pykv
 from pykv.cli import completion
 from pykv.models import CATALOG
 from tests.reference.gguf_files import write_tiny_model
@@ -67,3 +69,14 @@ def test_every_command_and_flag_is_described() -> None:
     flags = {name for command in completion.commands() for f in command.flags for name in f.names}
     for name in re.findall(r"`(--?[a-z][\w-]*)`", text):
         assert name in flags, f"docs/cli.md names {name}"
+
+
+def test_every_part_of_the_cache_is_described() -> None:
+    """The cache can be used with the page alone: names behind it are not found by luck."""
+    text = (ROOT / "docs/cache.md").read_text()
+    inside = {"from_core", "edge_hash"}
+    values = (pykv.CacheConfig, pykv.Layer, pykv.Rope)
+    fields = [field.name for kind in values for field in dataclasses.fields(kind)]
+    methods = [n for t in (pykv.Cache, pykv.Plan, pykv.Step) for n in dir(t) if n[0] != "_"]
+    missing = [n for n in [*fields, *methods] if not re.search(rf"\b{n}\b", text)]
+    assert set(missing) <= inside
