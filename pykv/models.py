@@ -201,8 +201,8 @@ def _is_whole(path: Path, entry: Entry, verify: bool) -> bool:
 
 def _known(text: str) -> str:
     near = difflib.get_close_matches(text, CATALOG, n=1, cutoff=0.5)
-    hint = f"did you mean {near[0]!r}? " if near else ""
-    return f"{hint}Models by name: {', '.join(CATALOG)}"
+    hint = f"did you mean {near[0]!r}? Models" if near else "models"
+    return f"{hint} by name: {', '.join(CATALOG)}"
 
 
 @contextmanager

@@ -15,7 +15,7 @@ from pykv.server.limits import Limits
 
 
 def _refuse_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is not JSON")
+    raise invalid(None, f"The body is not valid JSON: {name} is not JSON.", "invalid_json")
 
 
 def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -55,8 +55,11 @@ def parse_object(data: bytes, limits: Limits) -> dict[str, Any]:
     except RecursionError:
         message = f"The body is nested deeper than {limits.nesting} levels."
         raise invalid(None, message, "invalid_json") from None
-    except ValueError as error:
+    except json.JSONDecodeError as error:
         message = f"The body is not valid JSON: {str(error)[:200]}."
+        raise invalid(None, message, "invalid_json") from None
+    except ValueError:  # Python converts no more than some thousand digits
+        message = "An integer in the body has too many digits; no field takes more than 20."
         raise invalid(None, message, "invalid_json") from None
     if not isinstance(value, dict):
         message = f"The body must be a JSON object, but is {shown(value)}."

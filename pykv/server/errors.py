@@ -6,6 +6,7 @@ A status that says "the same request will fail again" carries `x-should-retry: f
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 from starlette.responses import JSONResponse
@@ -16,11 +17,14 @@ _SHOWN_CHARS = 80
 
 
 def shown(value: object) -> str:
-    """`value` as a message may quote it: short, however large it is."""
-    if isinstance(value, int) and not isinstance(value, bool) and value.bit_length() > 256:
+    """`value` as a message may quote it: in JSON's words, and short, however large it is."""
+    if value is None or isinstance(value, bool):
+        return json.dumps(value)
+    if isinstance(value, int) and value.bit_length() > 256:
         return "an integer of more than 77 digits"
     if isinstance(value, (dict, list)):
-        return f"{type(value).__name__} of {len(value)}"
+        kind = "object" if isinstance(value, dict) else "array"
+        return f"an {kind} of {len(value)}" if value else f"an empty {kind}"
     text = repr(value[:_SHOWN_CHARS] if isinstance(value, str) else value)
     return text if len(text) <= _SHOWN_CHARS else text[: _SHOWN_CHARS - 1] + "…"
 

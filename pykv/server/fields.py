@@ -192,6 +192,14 @@ APPLY_TEMPLATE: dict[str, Treatment] = {
     "add_generation_prompt": CHAT["add_generation_prompt"],
 }
 
+_TABLES = (
+    ("/v1/chat/completions", CHAT),
+    ("/v1/completions", COMPLETIONS),
+    ("/completion", LLAMA),
+    ("/tokenize", TOKENIZE),
+    ("/detokenize", DETOKENIZE),
+)
+
 
 def _same(value: object, neutral: object) -> bool:
     return value == neutral and isinstance(value, bool) == isinstance(neutral, bool)
@@ -200,8 +208,11 @@ def _same(value: object, neutral: object) -> bool:
 def _unknown(name: str, path: str, table: dict[str, Treatment]) -> Exception:
     used = [known for known, treatment in table.items() if treatment == USED]
     close = difflib.get_close_matches(name[:64], used, 1)
-    hint = f"did you mean {close[0]}?" if close else "remove it"
-    return invalid(path[:100], f"Unknown field {shown(path)}: {hint}.", "unknown_parameter")
+    elsewhere = [at for at, fields in _TABLES if name == path and fields.get(name) == USED]
+    hint = f"did you mean {close[0]}?" if close else "remove it."
+    if elsewhere:
+        hint = f"it belongs to {elsewhere[0]}."
+    return invalid(path[:100], f"Unknown field {shown(path)}: {hint}", "unknown_parameter")
 
 
 def check_fields(body: dict[str, Any], table: dict[str, Treatment], prefix: str = "") -> None:

@@ -400,3 +400,25 @@ def test_a_forgotten_salt_gets_a_new_number() -> None:
 def test_the_messages_do_not_repeat_large_values(client: Client) -> None:
     error = refused(client, CHAT, {"messages": HELLO, "stop": json.dumps(["y" * 10_000])})
     assert len(error["message"]) < 300
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "message"),
+    [
+        (CHAT, b'{"messages": {}}', "messages must be an array, not an empty object."),
+        (CHAT, b'{"messages": [[1, 2]]}', "messages[0] must be an object, not an array of 2."),
+        (COMPLETIONS, b'{"prompt": false}', "prompt must be a string or an array, not false."),
+        (COMPLETIONS, b"null", "The body must be a JSON object, but is null."),
+        (CHAT, b'{"prompt": "a"}', "Unknown field 'prompt': it belongs to /v1/completions."),
+        (COMPLETIONS, b'{"messages": []}', "it belongs to /v1/chat/completions."),
+        (COMPLETIONS, b'{"promt": "a"}', "Unknown field 'promt': did you mean prompt?"),
+        (COMPLETIONS, b'{"seed": ' + b"9" * 5000 + b"}", "no field takes more than 20."),
+        (COMPLETIONS, b'{"seed": NaN}', "The body is not valid JSON: NaN is not JSON."),
+    ],
+)
+def test_messages_speak_of_json_and_not_of_python(
+    client: Client, path: str, body: bytes, message: str
+) -> None:
+    reply = client.request("POST", path, content=body, headers={"content-type": "application/json"})
+    assert reply.status_code == 400
+    assert reply.json()["error"]["message"].endswith(message)
