@@ -271,3 +271,4 @@ async def unless_gone(receive: Receive, work: Callable[[], Awaitable[T]]) -> T:
             each.cancel()
             with contextlib.suppress(asyncio.CancelledError, Exception):
                 await each
+        del task, each  # an error in them would hold this frame, and this frame them

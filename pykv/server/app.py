@@ -49,6 +49,7 @@ class Manners:
             return
         request_id = self._request_id(scope)
         started = False
+        reply: Response | None = None
 
         async def send_with_id(message: Message) -> None:
             nonlocal started
@@ -59,17 +60,19 @@ class Manners:
 
         self._free -= 1
         try:
-            if self._free < 0:
-                message = "Too many requests are open; try again later."
-                raise ApiError(503, message, code="too_many_requests", retry_after=1)
-            await self._app(scope, receive, send_with_id)
-        except (ClientGone, ClientDisconnect):
-            logger.debug("request %s: the client has gone", request_id.decode())
-        except Exception as error:
-            if started:
-                raise
-            refusal = self._refusal(error, request_id.decode())
-            await refusal.response()(scope, receive, send_with_id)
+            try:
+                if self._free < 0:
+                    message = "Too many requests are open; try again later."
+                    raise ApiError(503, message, code="too_many_requests", retry_after=1)
+                await self._app(scope, receive, send_with_id)
+            except (ClientGone, ClientDisconnect):
+                logger.debug("request %s: the client has gone", request_id.decode())
+            except Exception as error:
+                if started:
+                    raise
+                reply = self._refusal(error, request_id.decode()).response()
+            if reply is not None:  # by now the error is gone, whose traceback holds the body
+                await reply(scope, receive, send_with_id)
         finally:
             self._free += 1
 

@@ -13,6 +13,8 @@ from starlette.requests import Request
 from pykv.server.errors import ApiError, invalid, shown
 from pykv.server.limits import Limits
 
+_LARGE = 1 << 18  # bytes: parsed in some milliseconds
+
 
 def _refuse_constant(name: str) -> NoReturn:
     raise invalid(None, f"The body is not valid JSON: {name} is not JSON.", "invalid_json")
@@ -87,6 +89,7 @@ class Bodies:
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
         self._held = 0  # bytes
+        self._parsing = asyncio.Semaphore(1)
 
     async def read_object(self, request: Request) -> dict[str, Any]:
         """The request's JSON object. ApiError: 400, 408, 413, 415 or 503."""
@@ -95,12 +98,21 @@ class Bodies:
         chunks: list[bytes] = []
         try:
             await asyncio.wait_for(self._fill(chunks, request), limits.body_seconds)
-            return parse_object(b"".join(chunks), limits)
+            return await self._parsed(b"".join(chunks))
         except asyncio.TimeoutError:
             message = f"The body did not arrive within {limits.body_seconds:g} s."
             raise ApiError(408, message, code="body_timeout") from None
         finally:
             self._held -= sum(map(len, chunks))
+            chunks.clear()  # an error's traceback would hold them until garbage is collected
+
+    async def _parsed(self, data: bytes) -> dict[str, Any]:
+        """Large bodies in a thread, beside which other requests go on, and one at a time: a list
+        of numbers takes many times its bytes."""
+        if len(data) <= _LARGE:
+            return parse_object(data, self._limits)
+        async with self._parsing:
+            return await asyncio.to_thread(parse_object, data, self._limits)
 
     async def _fill(self, chunks: list[bytes], request: Request) -> None:
         limits = self._limits

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
+import weakref
 from typing import Any
 
 import pytest
+from starlette.requests import ClientDisconnect, Request
 
 from pykv.server import create_app
+from pykv.server.body import Bodies
+from pykv.server.errors import ApiError
 from pykv.server.limits import Limits
 from pykv.server.namespaces import Namespaces
 from tests.server.fakes import CONTEXT, VOCAB, Client, ScriptedEngine, fake_runtime
@@ -350,6 +355,35 @@ def test_a_body_that_does_not_end(engine: ScriptedEngine) -> None:
     assert reply.status_code == 408
 
 
+class Chunk(bytearray):
+    """Bytes that can be watched."""
+
+
+def test_a_body_that_is_broken_off_is_not_held() -> None:
+    bodies = Bodies(Limits())
+    watches: list[weakref.ref[Chunk]] = []
+
+    async def receive() -> Any:
+        if len(watches) == 2:
+            return {"type": "http.disconnect"}
+        chunk = Chunk(b"x" * 1000)
+        watches.append(weakref.ref(chunk))
+        return {"type": "http.request", "body": chunk, "more_body": True}
+
+    async def read() -> None:
+        headers = [(b"content-type", b"application/json")]
+        request = Request({"type": "http", "headers": headers}, receive)
+        with pytest.raises(ClientDisconnect):
+            await bodies.read_object(request)
+
+    gc.disable()
+    try:
+        asyncio.run(read())
+        assert watches[0]() is None
+    finally:
+        gc.enable()
+
+
 # --- paths and methods ---------------------------------------------------------
 
 
@@ -422,3 +456,29 @@ def test_messages_speak_of_json_and_not_of_python(
     reply = client.request("POST", path, content=body, headers={"content-type": "application/json"})
     assert reply.status_code == 400
     assert reply.json()["error"]["message"].endswith(message)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"promt": "x"},
+        {"prompt": [1, "x"]},
+        {"prompt": [5] * (CONTEXT + 1)},
+        {"prompt": "x" * 300_000, "seed": -1},
+    ],
+)
+def test_a_refusal_does_not_hold_its_request(client: Client, body: Any) -> None:
+    """Else memory grows by the bodies of all that was refused since the last collection."""
+
+    def errors() -> int:
+        return sum(isinstance(thing, ApiError) for thing in gc.get_objects())
+
+    refused(client, COMPLETIONS, body)
+    gc.collect()
+    before = errors()
+    gc.disable()
+    try:
+        refused(client, COMPLETIONS, body)
+        assert errors() == before
+    finally:
+        gc.enable()
