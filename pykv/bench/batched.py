@@ -1,6 +1,7 @@
 """llama-batched-bench on the shared pool: same arguments, columns and formulas.
 
 T_PP is the time to compute the prompts, T_TG the time of `tg` steps of `pl` tokens.
+All rows use one cache, as the original's use one context: what a row has committed serves the next.
 With a shared prompt (`pps`) the prompt is computed once and forked:
 
     N_KV = pp + pl * tg                      shared; otherwise pl * (pp + tg)
@@ -72,7 +73,7 @@ class BatchedRow:
     threads: int = 0
     n_kv_max: int = 0
     weight_bytes: int = 0  # of the weights as they lie in memory
-    kv_bytes: int = 0  # bytes of committed KV blocks at the end of the row
+    kv_bytes: int = 0  # bytes of KV blocks that this row and those before it committed
     computed_tokens: int = 0  # tokens that went through the model, warm-up apart
 
     @property
@@ -180,6 +181,7 @@ class BatchedBench:
             recurrent=self._model.recurrent_table,
         )
         self._check_memory(largest)
+        self._cache = self._new_cache(self._capacity)
 
     def _check_memory(self, largest: int) -> None:
         """Raises InvalidArgument for rows that the machine cannot hold."""
@@ -203,28 +205,27 @@ class BatchedBench:
                 yield self._measure(pp, tg, pl, progress)
 
     def _measure(self, pp: int, tg: int, pl: int, progress: Callable[[int], None]) -> BatchedRow:
-        options = self._options
+        options, cache = self._options, self._cache
         rng = random.Random(options.seed)
-        cache = self._new_cache(self._capacity)
         warm = cache.create()
-        self._prefill(cache, [warm], [self._random_tokens(rng, WARM_UP_TOKENS)], lambda n: None)
-        cache.erase(warm)
-        cache.reset_prefixes()
+        self._prefill([warm], [self._random_tokens(rng, WARM_UP_TOKENS)], lambda n: None)
+        self._forget([warm])
         self._computed = 0
 
         count = 1 if options.shared_prompt else pl
         prompts = [self._random_tokens(rng, pp) for _ in range(count)]
         sequences = [cache.create() for _ in range(count)]
         begin = time.perf_counter()
-        self._prefill(cache, sequences, prompts, progress)
+        self._prefill(sequences, prompts, progress)
         t_pp = time.perf_counter() - begin
 
         sequences += [cache.fork(sequences[0]) for _ in range(pl - count)]
         begin = time.perf_counter()
         for _ in range(tg):
-            self._forward(cache, [(s, [rng.randrange(self._vocab)]) for s in sequences], pl)
+            self._forward([(s, [rng.randrange(self._vocab)]) for s in sequences], pl)
             progress(pl)
         t_tg = time.perf_counter() - begin
+        self._forget(sequences)
         return BatchedRow(
             pp=pp, tg=tg, pl=pl, n_kv=options.cells(pp, tg, pl), t_pp=t_pp, t_tg=t_tg,
             shared_prompt=options.shared_prompt, options=options, threads=self._backend.threads,
@@ -247,15 +248,17 @@ class BatchedBench:
             type_v=self._options.cache_type_v,
         )
 
+    def _forget(self, sequences: list[int]) -> None:
+        """Frees their cells, so that the next row finds none of their tokens."""
+        for sequence in sequences:
+            self._cache.erase(sequence)
+        self._cache.reset_prefixes()
+
     def _random_tokens(self, rng: random.Random, count: int) -> list[int]:
         return [rng.randrange(self._vocab) for _ in range(count)]
 
     def _prefill(
-        self,
-        cache: _core.Cache,
-        sequences: list[int],
-        prompts: list[list[int]],
-        progress: Callable[[int], None],
+        self, sequences: list[int], prompts: list[list[int]], progress: Callable[[int], None]
     ) -> None:
         """Computes the prompts one after the other, `batch_size` tokens a pass."""
         size = self._options.batch_size
@@ -263,12 +266,12 @@ class BatchedBench:
             for start in range(0, len(prompt), size):
                 chunk = prompt[start : start + size]
                 last = start + size >= len(prompt)
-                self._forward(cache, [(sequence, chunk)], 1 if last else 0)
+                self._forward([(sequence, chunk)], 1 if last else 0)
                 progress(len(chunk))
 
-    def _forward(self, cache: _core.Cache, parts: list[tuple[int, list[int]]], logits: int) -> None:
+    def _forward(self, parts: list[tuple[int, list[int]]], logits: int) -> None:
         """One step; logits for the last `logits` rows."""
-        plan = cache.plan(parts)
+        plan = self._cache.plan(parts)
         if plan is None:
             raise _core.OutOfCells(
                 f"[BatchedBench.run] {sum(len(t) for _, t in parts)} more tokens do not fit into "
@@ -276,7 +279,7 @@ class BatchedBench:
             )
         tokens = [token for _, part in parts for token in part]
         rows = range(len(tokens) - logits, len(tokens))
-        step = cache.commit(plan)
+        step = self._cache.commit(plan)
         try:
             self._model.forward(step, tokens, list(rows))
             step.finish()

@@ -82,8 +82,8 @@ std::uint32_t slots(const kernels::PartitionTask& task) {
 TEST(partitions_outside_a_window_are_not_visited) {
   AttentionParams params;
   params.window = {WindowKind::standard, 70};
-  Cut cut({{0, 0, 2000, 0, 0}}, {0, 60, 1500, 0, 1, 1500}, params);
-  CHECK(cut.made.blocks.size() == 4);  // 120 queries for each of two KV heads
+  Cut cut({{0, 0, 2000, 0, 0}}, {0, 180, 1500, 0, 1, 1500}, params);
+  CHECK(cut.made.blocks.size() == 4);  // 360 queries for each of two KV heads
   for (const QueryBlock& block : cut.made.blocks) {
     const std::uint32_t first = 1500 + cut.a.row_in_group(block, 0);
     const std::uint32_t last = 1500 + cut.a.row_in_group(block, block.count - 1);
@@ -246,7 +246,7 @@ TEST(a_window_ends_what_is_visited_together) {
 TEST(a_visit_has_no_more_queries_than_fit) {
   std::vector<Segment> segments;
   std::vector<AttentionGroup> groups;
-  for (int i = 0; i < 40; ++i) add_session(segments, groups, 640);  // two queries each
+  for (int i = 0; i < 140; ++i) add_session(segments, groups, 640);  // two queries each
   const Cut cut(segments, groups);
-  CHECK((companies(cut, 0) == Companies{32, 8}));
+  CHECK((companies(cut, 0) == Companies{128, 12}));
 }

@@ -173,6 +173,7 @@ struct AttendShape {
   bool shaped = false;                         // with softcap, slopes and a sink
   bool view = false;
   Precision precision = Precision::exact;
+  bool converted = false;  // once for all queries
 };
 
 // Tiles of as many blocks as the positions need, the last one fenced alone.
@@ -184,16 +185,23 @@ struct Tiles {
   Fenced<std::byte> bytes;
 };
 
+// Holds what the call before left there.
+AttentionScratch& used_scratch(Side side) {
+  static Fenced<AttentionScratch> at_end(1, Side::end), at_begin(1, Side::begin);
+  return *(side == Side::end ? at_end : at_begin).data();
+}
+
 std::vector<float> run_attend(const Kernels& tier, const AttendShape& shape, Side side) {
   PartitionTask task;
   task.k = k_tile_layout(shape.type_k, shape.k_dim);
   task.v = v_tile_layout(shape.type_v, shape.v_dim);
   Tiles k(task.k, side), v(task.v, side);
   std::vector<KvPiece> pieces;
-  std::uint32_t cell = shape.first_cell;
+  std::uint32_t cell = shape.first_cell, panel = 0;
   for (std::uint32_t first = 0; first < shape.positions;) {
     const std::uint32_t length = std::min(kBlockCells - cell, shape.positions - first);
-    pieces.push_back({k.bytes.data(), v.bytes.data(), cell, length, first});
+    pieces.push_back({k.bytes.data(), v.bytes.data(), cell, length, first, panel});
+    panel += (cell + length - 1) / kPanelWidth - cell / kPanelWidth + 1;
     first += length;
     cell = 0;
   }
@@ -211,7 +219,7 @@ std::vector<float> run_attend(const Kernels& tier, const AttendShape& shape, Sid
   Fenced<std::uint32_t> begins(first, side), ends(seen, side);
   Fenced<float> slopes(numbers(shape.queries), side);
   Fenced<Pos> query_positions(shape.queries, side), key_positions(kPartitionPositions, side);
-  Fenced<AttentionScratch> scratch(1, side);
+  AttentionScratch& scratch = used_scratch(side);
   Fenced<float> most(shape.queries, side), sum(shape.queries, side), out(shape.queries * stride, side);
   task.queries = queries.data();
   task.begins = begins.data();
@@ -228,8 +236,9 @@ std::vector<float> run_attend(const Kernels& tier, const AttendShape& shape, Sid
   task.scale = 0.125F;
   task.result = {most.data(), sum.data(), out.data(), stride};
   const bool bf16 = shape.precision == Precision::fastest, exact = shape.precision == Precision::exact;
-  (exact ? tier.score : bf16 ? tier.score_bf16 : tier.score_int16)(task, *scratch.data());
-  (exact ? tier.weigh : bf16 ? tier.weigh_bf16 : tier.weigh_int16)(task, *scratch.data());
+  if (shape.converted && tier.convert_int16 != nullptr) task.converted = tier.convert_int16(task, scratch);
+  (exact ? tier.score : bf16 ? tier.score_bf16 : tier.score_int16)(task, scratch);
+  (exact ? tier.weigh : bf16 ? tier.weigh_bf16 : tier.weigh_int16)(task, scratch);
   Fenced<float> done(std::size_t{shape.queries} * shape.v_dim, side);
   Fenced<float> sink(1, side);
   for (std::uint32_t i = 0; i < shape.queries; ++i) {
@@ -287,6 +296,16 @@ TEST(attention_stays_inside) {
               shape.precision = precision;
               on_every_side([&](const Kernels& tier, Side side) { return run_attend(tier, shape, side); });
             }
+            if (queries != 3) continue;
+            on_every_side([&](const Kernels& tier, Side side) {
+              AttendShape other = shape;
+              other.precision = Precision::fast;
+              const std::vector<float> each = run_attend(tier, other, side);
+              other.converted = true;
+              std::vector<float> once = run_attend(tier, other, side);
+              CHECK(std::memcmp(each.data(), once.data(), each.size() * sizeof(float)) == 0);
+              return once;
+            });
           }
     }
 }

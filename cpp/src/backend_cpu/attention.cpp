@@ -10,6 +10,7 @@ using cpu::refuse;
 using kernels::Partial;
 
 struct Stages {
+  decltype(kernels::Kernels::convert_int16) convert;
   decltype(kernels::Kernels::score) score;
   decltype(kernels::Kernels::weigh) weigh;
 };
@@ -17,12 +18,41 @@ struct Stages {
 Stages stages_of(const kernels::Kernels& kernels, Precision precision) {
   switch (precision) {
     case Precision::fastest:
-      return {kernels.score_bf16, kernels.weigh_bf16};
+      return {nullptr, kernels.score_bf16, kernels.weigh_bf16};
     case Precision::fast:
-      return {kernels.score_int16, kernels.weigh_int16};
+      return {kernels.convert_int16, kernels.score_int16, kernels.weigh_int16};
     default:
-      return {kernels.score, kernels.weigh};
+      return {nullptr, kernels.score, kernels.weigh};
   }
+}
+
+// Queries [first, first + kQueryTile) of a task, or as many as there are.
+kernels::PartitionTask tile_of(const kernels::PartitionTask& task, std::uint32_t first) {
+  kernels::PartitionTask tile = task;
+  tile.count = std::min(task.count - first, kernels::kQueryTile);
+  tile.begins += first;
+  tile.ends += first;
+  if (task.slopes != nullptr) {
+    tile.slopes += first;
+    tile.query_positions += first;
+  }
+  const Partial& all = task.result;
+  tile.result = {all.max + first, all.sum + first, all.out + first * all.stride, all.stride};
+  return tile;
+}
+
+void attend_tile(const Stages& stages, const Attention& a, const kernels::PartitionTask& all,
+                 std::uint32_t first, AttentionWorker& worker) {
+  kernels::PartitionTask task = tile_of(all, first);
+  for (std::size_t begin = 0, end = 0; begin < all.pieces.size(); begin = end) {
+    const std::uint32_t rotation = worker.rotations[begin];
+    while (end < all.pieces.size() && worker.rotations[end] == rotation) ++end;
+    task.queries = worker.queries.get(*a.rotations, rotation) + first;
+    task.pieces = all.pieces.subspan(begin, end - begin);
+    stages.score(task, worker.kernel);
+  }
+  task.pieces = all.pieces;
+  stages.weigh(task, worker.kernel);
 }
 
 // A partition against the queries that the worker stands at.
@@ -31,16 +61,10 @@ void attend_partition(const kernels::Kernels& kernels, const Attention& a, const
   kernels::PartitionTask task = partition_task(a, block, partition, worker);
   const Stages stages = stages_of(kernels, a.params->precision);
   task.result = result;
-  const std::span<const kernels::KvPiece> pieces = task.pieces;
-  for (std::size_t begin = 0, end = 0; begin < pieces.size(); begin = end) {
-    const std::uint32_t rotation = worker.rotations[begin];
-    while (end < pieces.size() && worker.rotations[end] == rotation) ++end;
-    task.queries = worker.queries.get(*a.rotations, rotation);
-    task.pieces = pieces.subspan(begin, end - begin);
-    stages.score(task, worker.kernel);
-  }
-  task.pieces = pieces;
-  stages.weigh(task, worker.kernel);
+  if (task.count > kernels::kQueryTile && stages.convert != nullptr)
+    task.converted = stages.convert(task, worker.kernel);
+  for (std::uint32_t first = 0; first < task.count; first += kernels::kQueryTile)
+    attend_tile(stages, a, task, first, worker);
 }
 
 void merge_partition(const kernels::Kernels& kernels, const Attention& a, const QueryBlock& block,

@@ -64,6 +64,7 @@ void find_pieces(const Attention& a, const QueryBlock& block, const Partition& p
   const auto& segments = a.batch->segments;
   const std::uint32_t last = block.group->first_segment + block.group->segments;
   std::size_t count = 0;
+  std::uint32_t panel = 0;
   for (std::uint32_t i = partition.segment; i < last && segments[i].slot < end; ++i) {
     const Segment& segment = segments[i];
     const std::uint32_t to = std::min(end, segment.slot + segment.length);
@@ -79,8 +80,14 @@ void find_pieces(const Attention& a, const QueryBlock& block, const Partition& p
         for (std::uint32_t j = 0; j < length; ++j)
           worker.key_positions[first + j] = segment.first + static_cast<Pos>(slot - segment.slot + j);
       worker.rotations[count] = rotation;
+      const std::uint32_t inside = cell % kBlockCells;
       worker.pieces[count++] = {bytes + a.place->k_tile(block.kv_head),
-                                bytes + a.place->v_tile(block.kv_head), cell % kBlockCells, length, first};
+                                bytes + a.place->v_tile(block.kv_head),
+                                inside,
+                                length,
+                                first,
+                                panel};
+      panel += (inside + length - 1) / kernels::kPanelWidth - inside / kernels::kPanelWidth + 1;
       slot += length;
     }
   }

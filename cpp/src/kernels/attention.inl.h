@@ -34,14 +34,15 @@ struct Groups {
   std::size_t piece;
   const std::byte* bytes;
   std::uint32_t skip, length, first;
+  std::uint32_t panel;  // the first one's number among those of all pieces
 };
 
 // Products q·k for some groups.
 template <class Scheme>
 void score_groups(const PartitionTask& task, const float* const* queries, const Groups& groups,
                   AttentionScratch& scratch) {
-  const auto [piece, bytes, skip, length, first] = groups;
-  static_cast<void>(piece);
+  const auto [piece, bytes, skip, length, first, panel] = groups;
+  static_cast<void>(piece), static_cast<void>(panel);
   const auto [begin, end] = queries_seeing(task, first, length);
   if (begin == end) return;
   constexpr std::size_t kEdgeStride = std::size_t{kGroupsAtOnce} * kPanelWidth;
@@ -74,8 +75,8 @@ PYKV_INLINE void for_groups(const PartitionTask& task, Body body) {
       const std::uint32_t skip = cell % kPanelWidth;
       const std::uint32_t room = kGroupsAtOnce * kPanelWidth - skip;
       const std::uint32_t length = piece.length - done < room ? piece.length - done : room;
-      body(Groups{i, piece.k_tile + cell / kPanelWidth * task.k.group_bytes, skip, length,
-                  piece.first + done});
+      body(Groups{i, piece.k_tile + cell / kPanelWidth * task.k.group_bytes, skip, length, piece.first + done,
+                  piece.panel + cell / kPanelWidth - piece.cell / kPanelWidth});
       done += length;
     }
   }
@@ -173,7 +174,7 @@ void soften(const PartitionTask& task, AttentionScratch& scratch, const float** 
 }
 
 void weigh(const PartitionTask& task, AttentionScratch& scratch) {
-  const float* weights[kQueryBlock];
+  const float* weights[kQueryTile];
   soften(task, scratch, weights);
   for (const KvPiece& piece : task.pieces) weigh_piece(task, piece, weights, scratch);
 }

@@ -76,12 +76,13 @@ PYKV_INLINE void score_byte_rows(const ByteScores& s, const std::byte* group, co
 
 void score_bytes(const PartitionTask& task, float softmax_scale, AttentionScratch& scratch) {
   auto* const queries = reinterpret_cast<ByteQuery*>(scratch.query_pairs);
-  std::int32_t bias[kQueryBlock * kMaxBlocks];
-  float scales[kQueryBlock];
+  std::int32_t bias[kQueryTile * kMaxBlocks];
+  float scales[kQueryTile];
   for (std::uint32_t i = 0; i < task.count; ++i)
     scales[i] = split_query(task.queries[i], task.k.dim, queries[i], bias + i * kMaxBlocks) * softmax_scale;
   for_groups(task, [&](const Groups& groups) {
-    const auto [piece, bytes, skip, length, first] = groups;
+    const auto [piece, bytes, skip, length, first, panel] = groups;
+    static_cast<void>(panel);
     const auto [begin, end] = queries_seeing(task, first, length);
     constexpr std::size_t kEdgeStride = std::size_t{kGroupsAtOnce} * kPanelWidth;
     const bool whole = skip == 0 && length % kPanelWidth == 0;

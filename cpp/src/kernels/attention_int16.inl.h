@@ -111,25 +111,46 @@ PYKV_INLINE void ask_ahead(const PartitionTask& task, std::size_t piece, std::ui
     for (std::size_t at = quarter * bytes / 4; at < (quarter + 1) * bytes / 4; at += 64)
       __builtin_prefetch(tile + at, 0, 2);
   };
-  if (task.count == kQueryBlock) return;  // others of a prompt have read it just before
+  if (task.converted || task.count == kQueryTile) return;  // others have read it just before
   if (task.pieces[piece].length >= kLong) ask(task.pieces[piece].v_tile, task.v.bytes);
   if (piece + 1 < task.pieces.size() && task.pieces[piece + 1].length >= kLong)
     ask(task.pieces[piece + 1].k_tile, task.k.bytes);
 }
 
+std::uint32_t panels_of(const Groups& groups) {
+  return (groups.skip + groups.length + kPanelWidth - 1) / kPanelWidth;
+}
+
+// K of all pieces.
+void convert_k(const PartitionTask& task, AttentionScratch& scratch) {
+  const std::size_t stride = std::size_t{task.k.dim} / 2 * kPanelWidth;
+  for_groups(task, [&](const Groups& groups) {
+    for (std::uint32_t p = 0; p < panels_of(groups); ++p)
+      quantize_group(task, groups.bytes + p * task.k.group_bytes,
+                     scratch.k_pairs + (groups.panel + p) * stride,
+                     scratch.k_scales + (groups.panel + p) * kPanelWidth, scratch);
+  });
+}
+
 // As score_groups() has it.
 void score_groups_int16(const PartitionTask& task, ScorePanels s, const Groups& groups,
                         AttentionScratch& scratch) {
-  const auto [piece, bytes, skip, length, first] = groups;
+  const auto [piece, bytes, skip, length, first, panel] = groups;
   const auto [begin, end] = queries_seeing(task, first, length);
   if (begin == end) return;
   alignas(64) float scales[kGroupsAtOnce * kPanelWidth];
-  s.panels = (skip + length + kPanelWidth - 1) / kPanelWidth;
-  s.cell_scales = scales;
-  for (std::uint32_t p = 0; p < s.panels; ++p) {
-    ask_ahead(task, piece, p);
-    quantize_group(task, bytes + p * task.k.group_bytes, scratch.tile + p * s.stride,
-                   scales + p * kPanelWidth, scratch);
+  s.panels = panels_of(groups);
+  if (task.converted) {
+    s.tile = scratch.k_pairs + panel * s.stride;
+    s.cell_scales = scratch.k_scales + panel * kPanelWidth;
+  } else {
+    s.tile = scratch.tile;
+    s.cell_scales = scales;
+    for (std::uint32_t p = 0; p < s.panels; ++p) {
+      ask_ahead(task, piece, p);
+      quantize_group(task, bytes + p * task.k.group_bytes, scratch.tile + p * s.stride,
+                     scales + p * kPanelWidth, scratch);
+    }
   }
   s.x += begin;
   s.query_scales += begin;
@@ -157,8 +178,8 @@ void score_int16(const PartitionTask& task, AttentionScratch& scratch) {
   if (!int16_pays(task)) return score(task, scratch);
   const float scale = shaped(task) ? task.scale : task.scale * kLog2E;
   if (task.k.type == DType::q8_0) return score_bytes(task, scale, scratch);
-  const float* queries[kQueryBlock];
-  float scales[kQueryBlock];
+  const float* queries[kQueryTile];
+  float scales[kQueryTile];
   for (std::uint32_t i = 0; i < task.count; ++i) {
     float* const pairs = scratch.query_pairs + i * kMaxHeadDim / 2;
     scales[i] = quantize_query(task.queries[i], task.k.dim, pairs) * scale;
@@ -166,7 +187,6 @@ void score_int16(const PartitionTask& task, AttentionScratch& scratch) {
   }
   const std::uint32_t pairs = task.k.dim / 2;
   ScorePanels s;
-  s.tile = scratch.tile;
   s.stride = std::size_t{pairs} * kPanelWidth;
   s.pairs = pairs;
   s.x = queries;

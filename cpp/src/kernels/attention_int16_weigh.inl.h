@@ -84,12 +84,16 @@ PYKV_INLINE void quantize_piece(const PartitionTask& task, const KvPiece& piece,
       panel);
 }
 
-// Query i's scores become weights times `largest` of their slots, as integers in `pairs`. Returns what
-// an integer stands for.
-float soften_int16(const PartitionTask& task, std::uint32_t i, const float* largest, float* scores,
-                   float* pairs) {
-  const std::uint32_t begin = task.begins[i] / kLanes * kLanes;
-  const std::uint32_t end = (task.ends[i] + kLanes - 1) / kLanes * kLanes;
+// The slots that query i sees, as whole vectors.
+struct SeenVectors {
+  std::uint32_t begin, end;
+  PYKV_INLINE SeenVectors(const PartitionTask& task, std::uint32_t i)
+      : begin(task.begins[i] / kLanes * kLanes), end((task.ends[i] + kLanes - 1) / kLanes * kLanes) {}
+};
+
+// Query i's scores become weights times `largest` of their slots. Returns the sum of their squares.
+float weigh_slots(const PartitionTask& task, std::uint32_t i, const float* largest, float* scores) {
+  const auto [begin, end] = SeenVectors(task, i);
   if (shaped(task)) {
     shape_scores(task, i, begin, end, scores);
     for (std::uint32_t j = begin; j < end; j += kLanes) store(scores + j, load(scores + j) * kLog2E);
@@ -97,7 +101,7 @@ float soften_int16(const PartitionTask& task, std::uint32_t i, const float* larg
   hide_unseen(task, i, begin, end, scores);
   vf most = splat(lowest());
   for (std::uint32_t j = begin; j < end; j += kLanes) most = max(load(scores + j), most);
-  const float top = max_lane(most);
+  const vf top = splat(max_lane(most));
   vf total{}, squares{};
   for (std::uint32_t j = begin; j < end; j += kLanes) {
     const vf weight = power_of_two(load(scores + j) - top);
@@ -106,12 +110,43 @@ float soften_int16(const PartitionTask& task, std::uint32_t i, const float* larg
     squares = multiply_add(part, part, squares);
     store(scores + j, part);
   }
-  const vf length = square_root(splat(sum_lanes(squares)));
-  const vf factor = factor_for(kWeightNorm, length);
-  for (std::uint32_t j = begin; j < end; j += kLanes) store_halves(pairs + j / 2, load(scores + j), factor);
-  task.result.max[i] = top * kLn2;
+  task.result.max[i] = top[0] * kLn2;
   task.result.sum[i] = sum_lanes(total);
-  return length[0] / (kWeightNorm * kMostV);
+  return sum_lanes(squares);
+}
+
+// What weigh_slots() made of query i, as integers in pairs; 0 where it sees nothing.
+void store_weights(const PartitionTask& task, std::uint32_t i, float factor, const float* scores,
+                   float* pairs) {
+  const auto [begin, end] = SeenVectors(task, i);
+  const std::uint32_t behind = end / 2 / kLanes * kLanes;
+  clear(pairs, begin / 2);
+  clear(pairs + behind, kPartitionPairs - behind);
+  for (std::uint32_t j = begin; j < end; j += kLanes)
+    store_halves(pairs + j / 2, load(scores + j), splat(factor));
+}
+
+constexpr std::uint32_t kSoftened = 16;  // queries at once: their scores stay next to the core
+
+// Scores of some queries become weights as integers, scales[i] what an integer stands for.
+void soften_int16(const PartitionTask& task, std::uint32_t first, std::uint32_t last, const float* largest,
+                  AttentionScratch& scratch, float* scales) {
+  alignas(64) float lengths[kSoftened] = {}, factors[kSoftened];
+  for (std::uint32_t i = first; i < last; ++i) {
+    task.result.sum[i] = 0;
+    if (task.begins[i] != task.ends[i])
+      lengths[i - first] = weigh_slots(task, i, largest, scratch.scores + i * kPartitionPositions);
+  }
+  for (std::uint32_t j = 0; j < kSoftened; j += kLanes) {
+    const vf length = square_root(load(lengths + j));
+    store(factors + j, factor_for(kWeightNorm, length));
+    store(lengths + j, length / splat(kWeightNorm * kMostV));
+  }
+  for (std::uint32_t i = first; i < last; ++i) {
+    scales[i] = lengths[i - first];
+    store_weights(task, i, factors[i - first], scratch.scores + i * kPartitionPositions,
+                  scratch.weight_pairs + i * kPartitionPairs);
+  }
 }
 
 // out = weights · V of one or two panels from `panel` on.
@@ -141,30 +176,42 @@ void weigh_panels_int16(const PartitionTask& task, const float* const* weights, 
   }
 }
 
+// V of all pieces.
+void convert_v(const PartitionTask& task, AttentionScratch& scratch) {
+  constexpr std::size_t kStride = std::size_t{kPartitionPairs} * kPanelWidth;
+  alignas(64) float factors[kPartitionPositions];
+  std::memset(scratch.v_largest, 0, sizeof scratch.v_largest);
+  for (const KvPiece& piece : task.pieces)
+    find_largest(task, piece, scratch.v_largest + piece.first, scratch);
+  for (std::uint32_t j = 0; j < kPartitionPositions; j += kLanes)
+    store(factors + j, factor_for(kMostV, load(scratch.v_largest + j)));
+  for (std::uint32_t dim = 0; dim < task.v.dim; dim += kPanelWidth)
+    for (const KvPiece& piece : task.pieces)
+      quantize_piece(task, piece, dim, factors + piece.first, scratch.v_pairs + dim / kPanelWidth * kStride,
+                     scratch);
+}
+
+bool convert_int16(const PartitionTask& task, AttentionScratch& scratch) {
+  if (!int16_pays(task) || task.pieces.empty()) return false;
+  const KvPiece& last = task.pieces.back();
+  const std::uint32_t behind = (last.cell + last.length - 1) / kPanelWidth - last.cell / kPanelWidth + 1;
+  if (last.panel + behind > kConvertedPanels) return false;
+  if (task.k.type != DType::q8_0) convert_k(task, scratch);
+  convert_v(task, scratch);
+  return true;
+}
+
 void weigh_int16(const PartitionTask& task, AttentionScratch& scratch) {
   if (!int16_pays(task)) return weigh(task, scratch);
-  alignas(64) float factors[kPartitionPositions] = {};  // first largest magnitudes
-  const float* weights[kQueryBlock];
-  float scales[kQueryBlock];
-  for (const KvPiece& piece : task.pieces) find_largest(task, piece, factors + piece.first, scratch);
-  for (std::uint32_t i = 0; i < task.count; ++i) {
-    float* const pairs = scratch.weight_pairs + i * kPartitionPairs;
-    clear(pairs, kPartitionPairs);
-    weights[i] = pairs;
-    scales[i] = 0;
-    task.result.sum[i] = 0;
-    if (task.begins[i] != task.ends[i])
-      scales[i] = soften_int16(task, i, factors, scratch.scores + i * kPartitionPositions, pairs);
-  }
-  for (std::uint32_t j = 0; j < kPartitionPositions; j += kLanes)
-    store(factors + j, factor_for(kMostV, load(factors + j)));
+  if (!task.converted) convert_v(task, scratch);
+  const float* weights[kQueryTile];
+  float scales[kQueryTile];
+  for (std::uint32_t i = 0; i < task.count; ++i) weights[i] = scratch.weight_pairs + i * kPartitionPairs;
+  for (std::uint32_t i = 0; i < task.count; i += kSoftened)
+    soften_int16(task, i, task.count - i < kSoftened ? task.count : i + kSoftened, scratch.v_largest, scratch,
+                 scales);
   const std::uint32_t all = (task.v.dim + kPanelWidth - 1) / kPanelWidth;
-  for (std::uint32_t panel = 0; panel < all; panel += 2) {
-    const std::uint32_t panels = all - panel < 2 ? 1 : 2;
-    for (const KvPiece& piece : task.pieces)
-      for (std::uint32_t p = 0; p < panels; ++p)
-        quantize_piece(task, piece, (panel + p) * kPanelWidth, factors + piece.first,
-                       scratch.tile + std::size_t{p} * kPartitionPairs * kPanelWidth, scratch);
-    weigh_panels_int16(task, weights, scales, panel, panels, scratch.tile);
-  }
+  for (std::uint32_t panel = 0; panel < all; panel += 2)
+    weigh_panels_int16(task, weights, scales, panel, all - panel < 2 ? 1 : 2,
+                       scratch.v_pairs + std::size_t{panel} * kPartitionPairs * kPanelWidth);
 }

@@ -63,7 +63,7 @@ void to_bf16(const float* from, std::uint32_t n, float* to) {
 }
 
 void score_pairs(const PartitionTask& task, AttentionScratch& scratch) {
-  const float* queries[kQueryBlock];
+  const float* queries[kQueryTile];
   for (std::uint32_t i = 0; i < task.count; ++i) {
     float* const pairs = scratch.query_pairs + i * kMaxHeadDim / 2;
     to_bf16(task.queries[i], task.k.dim, pairs);
@@ -148,7 +148,7 @@ void weigh_decoded(const PartitionTask& task, const DecodedSlots& v, const float
 // Softmax of each query, and its weights as bf16.
 void weigh_pairs(const PartitionTask& task, AttentionScratch& scratch) {
   if (task.v_view_of_k) return weigh(task, scratch);
-  const float* weights[kQueryBlock];
+  const float* weights[kQueryTile];
   soften(task, scratch, weights);
   for (std::uint32_t i = 0; i < task.count; ++i) {
     float* const pairs = scratch.weight_pairs + i * kPartitionPositions / 2;

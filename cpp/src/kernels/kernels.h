@@ -69,8 +69,10 @@ struct Int8LinearTask {
 
 inline constexpr std::uint32_t kMaxHeadDim = 576;  // of K
 inline constexpr std::uint32_t kMaxVDim = 512;
-inline constexpr std::uint32_t kKTile = 256;      // elements of K decoded at a time
-inline constexpr std::uint32_t kQueryBlock = 64;  // queries that share each decoded K and V
+inline constexpr std::uint32_t kKTile = 256;           // elements of K decoded at a time
+inline constexpr std::uint32_t kQueryBlock = 256;      // queries that share each converted K and V
+inline constexpr std::uint32_t kQueryTile = 64;        // of them, whose scores are in work
+inline constexpr std::uint32_t kConvertedPanels = 32;  // of K, for a partition in a few pieces
 
 // Slots [first, first + length) of a partition, in cells [cell, cell + length) of one block;
 // the tiles are those of one layer and KV head in that block.
@@ -80,16 +82,23 @@ struct KvPiece {
   std::uint32_t cell = 0;
   std::uint32_t length = 0;
   std::uint32_t first = 0;
+  std::uint32_t panel = 0;  // groups of 16 cells that the pieces before it touch
 };
 
+// Touched as far as a head's size needs.
 struct alignas(64) AttentionScratch {
-  float scores[kQueryBlock * kPartitionPositions];
+  float scores[kQueryTile * kPartitionPositions];
   float tile[4 * kPanelWidth * kMaxHeadDim / 2];
-  float edge[kQueryBlock * 4 * kPanelWidth];
+  float edge[kQueryTile * 4 * kPanelWidth];
   float floats[kPanelWidth * kMaxHeadDim];
   // Two to a word, as 16-bit integers or bf16: queries and weights.
-  float query_pairs[kQueryBlock * kMaxHeadDim / 2];
-  float weight_pairs[kQueryBlock * kPartitionPositions / 2];
+  float query_pairs[kQueryTile * kMaxHeadDim / 2];
+  float weight_pairs[kQueryTile * kPartitionPositions / 2];
+  // What convert_int16 makes of a partition: pairs of K by panels, of V by 16 elements.
+  float k_pairs[kConvertedPanels * kPanelWidth * kMaxHeadDim / 2];
+  float k_scales[kConvertedPanels * kPanelWidth];
+  float v_pairs[kPartitionPositions / 2 * kMaxVDim];
+  float v_largest[kPartitionPositions];
 };
 
 // Softmax statistics and unnormalized output of some queries over some slots:
@@ -108,12 +117,13 @@ struct Partial {
 struct PartitionTask {
   TileLayout k, v;
   bool v_view_of_k = false;  // V is the first v.dim elements of K
-  std::uint32_t count = 0;   // queries, at most kQueryBlock
+  std::uint32_t count = 0;   // queries: at most kQueryTile for score and weigh, kQueryBlock in all
   const float* const* queries = nullptr;
   const std::uint32_t* begins = nullptr;
   const std::uint32_t* ends = nullptr;
   std::span<const KvPiece> pieces;  // ascending
   bool gaps = false;                // between pieces
+  bool converted = false;           // by convert_int16, these pieces or more of the partition
   float scale = 0;
   float softcap = 0;                     // 0: none
   const float* slopes = nullptr;         // per query; null: none, and no positions
@@ -185,6 +195,9 @@ struct Kernels {
   // Softmax and weighted sum over all pieces, once all are scored.
   void (*weigh)(const PartitionTask& task, AttentionScratch& scratch);
   // The same on 16-bit integers, where the tier multiplies those faster.
+  // Converts K and V of a partition once for many queries; null where the tier does not. False: each
+  // score_int16 and weigh_int16 has to, the pieces are too many or of another type.
+  bool (*convert_int16)(const PartitionTask& task, AttentionScratch& scratch);
   void (*score_int16)(const PartitionTask& task, AttentionScratch& scratch);
   void (*weigh_int16)(const PartitionTask& task, AttentionScratch& scratch);
   // The same with factors rounded to bf16, on the tier that multiplies those faster.

@@ -37,6 +37,7 @@ namespace pykv::kernels {
 const Kernels* avx512_bf16_kernels() {
   static constexpr Kernels table = [] {
     Kernels made = make_table("avx512_bf16");
+    made.convert_int16 = convert_int16;
     made.score_int16 = score_int16;
     made.weigh_int16 = weigh_int16;
     made.score_bf16 = score_pairs;

@@ -33,6 +33,7 @@ constexpr Kernels make_table(const char* name) {
           .linear_int8 = linear_int8,
           .score = score,
           .weigh = weigh,
+          .convert_int16 = nullptr,
           .score_int16 = score,
           .weigh_int16 = weigh,
           .score_bf16 = score,
