@@ -37,8 +37,9 @@ def listen(host: str, port: int, *, port_flag: str, host_flag: str = "--host") -
     except OSError as error:
         sock.close()
         reason = _REASONS.get(error.errno or 0, error.strerror)
+        flag = host_flag if error.errno == errno.EADDRNOTAVAIL else port_flag
         raise CannotListen(
-            f"port {port} on {host} cannot be used: {reason}; choose another with {port_flag}"
+            f"port {port} on {host} cannot be used: {reason}; choose another with {flag}"
         ) from None
     return sock
 

@@ -120,6 +120,8 @@ def resolve(name_or_path: str | os.PathLike[str]) -> Path:
         return path
     if path.is_dir():
         raise InvalidArgument(f"[models.resolve] {text} is a folder; give a GGUF file in it")
+    if path.exists():
+        raise InvalidArgument(f"[models.resolve] {text} is no regular file; give a GGUF file")
     raise InvalidArgument(f"[models.resolve] there is no file {text!r}; {_known(text)}")
 
 

@@ -135,10 +135,11 @@ def _default_cells(
     cells = _affordable(budget, per_cell, beside)
     if cells < context:
         fewer = "lower --parallel or --resume-bytes, " if beside(context) else ""
+        shorter = f", or set --ctx-size {cells} for shorter requests" if cells else ""
         raise _refusal(
             f"{what} holds {cells} cells of {per_cell} bytes, not one context of {context} "
             f"tokens; free memory, raise --pool-bytes, {fewer}use --cache-type-k q8_0 and "
-            f"--cache-type-v q8_0, or set --ctx-size {max(cells, 1)} for shorter requests"
+            f"--cache-type-v q8_0{shorter}"
         )
     return min(cells, POOL_CONTEXTS * context)
 

@@ -146,7 +146,8 @@ def _as_text(value: Any, place: str) -> str:
         return str(value)
     if isinstance(value, list) and all(type(item) in (int, str) for item in value):
         return ",".join(map(str, value))
-    raise InvalidArgument(f"{place}: a {type(value).__name__} is not a value of an option")
+    kind = "table" if isinstance(value, dict) else type(value).__name__
+    raise InvalidArgument(f"{place}: a {kind} is not a value of an option")
 
 
 def _path(given: str | None, environ: Mapping[str, str]) -> Path | None:
@@ -154,7 +155,7 @@ def _path(given: str | None, environ: Mapping[str, str]) -> Path | None:
     named = given or environ.get("PYKV_CONFIG")
     if named:
         path = Path(os.path.expanduser(named))
-        if not path.is_file():
+        if not path.exists():
             raise InvalidArgument(f"there is no configuration file {named}")
         return path
     base = environ.get("XDG_CONFIG_HOME", "")
@@ -185,15 +186,20 @@ def _read(path: Path, commands: Sequence[str]) -> dict[str, Any]:
         raise InvalidArgument(f"{path} is larger than {_MAX_BYTES} bytes")
     try:
         values = _toml()(data.decode())
-    except ValueError as error:  # bad TOML, and text that is not UTF-8
+    except UnicodeDecodeError as error:
+        message = f"{path} is not UTF-8: byte {error.start} is {data[error.start]}"
+        raise InvalidArgument(message) from None
+    except ValueError as error:
         raise InvalidArgument(f"{path}: {error}") from None
     known = {option.key for option in ALL}
     file: dict[str, Any] = {}
     for key, value in values.items():
         name = _known(key, {*known, *commands}, str(path))
+        if name in file:
+            raise InvalidArgument(f"{path}: {name} stands twice, with - and with _; keep one")
         if isinstance(value, dict) != (name in commands):
-            what = "a table, so a command's name" if isinstance(value, dict) else "a value"
-            raise InvalidArgument(f"{path}: {key} cannot be {what}")
+            be = f"a table: [{key}]" if name in commands else "a value: tables are for commands"
+            raise InvalidArgument(f"{path}: {key} must be {be}")
         inside = f"{path}: [{key}]"
         file[name] = (
             {_known(k, known, inside): v for k, v in value.items()} if name in commands else value

@@ -102,6 +102,16 @@ def test_an_occupied_port(
     assert flag in message
 
 
+def test_an_address_of_another_machine(
+    capsys: pytest.CaptureFixture[str], model_file: Path
+) -> None:
+    address = "192.0.2.1"  # of the network for documentation
+    code = main(["serve", str(model_file), "--host", address, "--port", "0", "--admin-port", "0"])
+    assert code == 1
+    assert f"on {address} cannot be used" in (message := capsys.readouterr().err)
+    assert "choose another with --host" in message
+
+
 def test_an_unusable_state_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

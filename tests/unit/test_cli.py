@@ -339,6 +339,6 @@ def test_python_m_pykv() -> None:
     assert done.returncode == 1
     assert done.stderr == (
         "pykv: error: [models.pull] no model is called 'no-such-model'; "
-        "Models by name: smollm2-135m, gemma3-270m\n"
+        "models by name: smollm2-135m, gemma3-270m\n"
     )
     assert done.stdout == ""

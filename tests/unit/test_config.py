@@ -111,8 +111,10 @@ def test_files_by_name(show: Any, home: Path, monkeypatch: pytest.MonkeyPatch) -
         ("[serve]\nverbose = 3", r"[serve] verbose: '3' is not true or false"),
         ("[serve]\nprot = 1", r"[serve]: nothing is called 'prot'; did you mean port?"),
         ("colour = 1", "nothing is called 'colour'"),
-        ("serve = 1", "serve cannot be a value"),
-        ("[port]\nx = 1", "port cannot be a table"),
+        ("serve = 1", "serve must be a table: [serve]"),
+        ("[port]\nx = 1", "port must be a value: tables are for commands"),
+        ("[serve.port]\nx = 1", "[serve] port: a table is not a value"),
+        ("pool-bytes = 1\npool_bytes = 2", "pool_bytes stands twice"),
         ("port = ", "config.toml: "),
         ("cache_type_k = \"q3\"", "'q3' is not one of f32, f16"),
         ("port = '\xff'".encode("latin-1").decode("latin-1"), "'ÿ' is not a whole number"),
@@ -129,7 +131,8 @@ def test_wrong_files_are_wrong_usage(home: Path, capsys: Any, text: str, message
 
 def test_files_that_are_no_text_or_too_large_or_missing(home: Path, capsys: Any) -> None:
     path = write(home, "")
-    for data, message in ((b"\xff", "config.toml: "), (b"#" * (1 << 20) + b"\n", "larger than")):
+    too_large = b"#" * (1 << 20) + b"\n"
+    for data, message in ((b"a\xff", "not UTF-8: byte 1 is 255"), (too_large, "larger than")):
         path.write_bytes(data)
         with pytest.raises(SystemExit):
             main.main(["serve", "--print-config"])
@@ -137,6 +140,13 @@ def test_files_that_are_no_text_or_too_large_or_missing(home: Path, capsys: Any)
     with pytest.raises(SystemExit):
         main.main(["serve", "--config", str(home / "none.toml")])
     assert "there is no configuration file" in capsys.readouterr().err
+    assert main.main(["serve", "--config", str(home), "--print-config"]) == 1
+    assert "Is a directory" in capsys.readouterr().err
+
+
+def test_no_file_at_all(show: Any, home: Path) -> None:
+    write(home, "port = 1")
+    assert show("serve", "--config", "/dev/null")["port"] == (8080, "default")
 
 
 def test_wrong_variables_are_wrong_usage(

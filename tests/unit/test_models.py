@@ -307,6 +307,8 @@ def test_resolve(folder: Path, tmp_path: Path) -> None:
         models.resolve("tiny")
     with pytest.raises(_core.InvalidArgument, match="is a folder"):
         models.resolve(tmp_path)
+    with pytest.raises(_core.InvalidArgument, match="is no regular file"):
+        models.resolve("/dev/null")
     with pytest.raises(_core.InvalidArgument, match=r"did you mean 'smollm2-135m'"):
         models.resolve("smollm2")
     with pytest.raises(_core.InvalidArgument, match=r"no file '/no/such.gguf'"):
