@@ -55,9 +55,11 @@ def read_tuning() -> Response:
 
 @blueprint.put("/tuning")
 def change_tuning() -> Response:
-    body = _json_body()
-    if body is None:
-        return refuse(400, "invalid_body", "send a JSON object as application/json")
+    try:
+        body = _json_body()
+    except (ValueError, RecursionError) as error:  # thousands of nested brackets
+        message = f"send a JSON object as application/json: {str(error)[:200]}"
+        return refuse(400, "invalid_body", message)
     unknown = set(body) - {"generation", "values", "reason"}
     if unknown:
         return refuse(
@@ -80,16 +82,28 @@ def change_tuning() -> Response:
     return _with_etag(view)
 
 
-def _json_body() -> dict[str, Any] | None:
+def _json_body() -> dict[str, Any]:
+    """Raises ValueError or RecursionError for anything but a JSON object."""
     if request.mimetype != "application/json":
-        return None
-    try:
-        body = json.loads(
-            request.get_data(), parse_constant=_number, parse_int=_integer, parse_float=_number
-        )
-    except (ValueError, RecursionError):  # thousands of nested brackets
-        return None
-    return body if isinstance(body, dict) else None
+        raise ValueError(f"Content-Type is {request.mimetype!r}")
+    body = json.loads(
+        request.get_data(),
+        parse_constant=_number,
+        parse_int=_integer,
+        parse_float=_number,
+        object_pairs_hook=_distinct,
+    )
+    if not isinstance(body, dict):
+        raise ValueError("this is JSON, but no object")
+    return body
+
+
+def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """An object; which of two equal keys counts differs between parsers."""
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        raise ValueError("a key stands twice in one object")
+    return found
 
 
 def _number(text: str) -> float:
