@@ -95,6 +95,10 @@ def restore(cache: Cache, saved: Saved, tokens: Any, namespace: int) -> Restored
 
 
 def _check_fits(cache: Cache, saved: Saved, tokens: Any) -> None:
+    if not isinstance(saved, Saved):
+        raise TypeError(
+            f"[Cache.restore] what save() gave is needed, a Saved, not {type(saved).__name__}"
+        )
     _check_same("number of layers", len(saved.layers), len(cache.layers))
     for layer, (was, own) in enumerate(zip(saved.layers, cache.layers, strict=True)):
         _check_same(f"layer {layer}", was, own)

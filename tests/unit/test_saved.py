@@ -193,3 +193,11 @@ def test_only_recurrent_layers_have_a_state_to_export() -> None:
     assert np.array_equal(cache.core.export_state(sequence, 1), np.zeros(5, np.float32))
     with pytest.raises(pykv.InvalidArgument, match="layer 0 is not recurrent"):
         cache.core.export_state(sequence, 0)
+
+
+@pytest.mark.parametrize("what", [None, 5, {}, "saved"])
+def test_only_what_save_gave_can_be_restored(what: Any) -> None:
+    cache = make([FULL])
+    with pytest.raises(TypeError, match=r"\[Cache.restore\] what save\(\) gave is needed"):
+        cache.restore(what)
+    assert cache.sequences() == []
