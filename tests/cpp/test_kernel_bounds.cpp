@@ -241,9 +241,9 @@ std::vector<float> run_attend(const Kernels& tier, const AttendShape& shape, Sid
   (exact ? tier.weigh : bf16 ? tier.weigh_bf16 : tier.weigh_int16)(task, scratch);
   Fenced<float> done(std::size_t{shape.queries} * shape.v_dim, side);
   Fenced<float> sink(1, side);
+  tier.merge(task.result, task.result, shape.queries, static_cast<std::uint32_t>(stride));
   for (std::uint32_t i = 0; i < shape.queries; ++i) {
     if (seen[i] == 0) continue;
-    tier.merge(task.result, task.result, i, static_cast<std::uint32_t>(stride));
     tier.normalize(task.result, i, shape.v_dim, shape.shaped ? sink.data() : nullptr,
                    done.data() + std::size_t{i} * shape.v_dim);
   }

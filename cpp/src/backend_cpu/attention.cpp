@@ -57,20 +57,16 @@ void attend_tile(const Stages& stages, const Attention& a, const kernels::Partit
 
 // A partition against the queries that the worker stands at.
 void attend_partition(const kernels::Kernels& kernels, const Attention& a, const QueryBlock& block,
-                      std::uint32_t partition, const Partial& result, AttentionWorker& worker) {
+                      std::uint32_t partition, const Partial& result, AttentionWorker& worker,
+                      std::span<const std::byte> next = {}) {
   kernels::PartitionTask task = partition_task(a, block, partition, worker);
   const Stages stages = stages_of(kernels, a.params->precision);
   task.result = result;
+  task.next = next;
   if (task.count > kernels::kQueryTile && stages.convert != nullptr)
     task.converted = stages.convert(task, worker.kernel);
   for (std::uint32_t first = 0; first < task.count; first += kernels::kQueryTile)
     attend_tile(stages, a, task, first, worker);
-}
-
-void merge_partition(const kernels::Kernels& kernels, const Attention& a, const QueryBlock& block,
-                     const Partial& running, const Partial& next) {
-  for (std::uint32_t i = 0; i < block.count; ++i)
-    kernels.merge(running, next, i, static_cast<std::uint32_t>(a.stride));
 }
 
 void write_out(const kernels::Kernels& kernels, const Attention& a, const QueryBlock& block,
@@ -94,7 +90,7 @@ void attend_whole(cpu::State& state, const Attention& a, const QueryBlock& block
   attend_partition(*state.kernels, a, block, block.first_partition, running, worker);
   for (std::uint32_t i = 1; i < block.partitions; ++i) {
     attend_partition(*state.kernels, a, block, block.first_partition + i, next, worker);
-    merge_partition(*state.kernels, a, block, running, next);
+    state.kernels->merge(running, next, block.count, static_cast<std::uint32_t>(a.stride));
   }
   write_out(*state.kernels, a, block, running);
 }
@@ -106,10 +102,29 @@ Partial partial(cpu::State& state, const Attention& a, const cpu::Visit& visit, 
           base + 2 * std::size_t{visit.queries} + query * a.stride, a.stride};
 }
 
-void attend_visit(cpu::State& state, const Attention& a, const cpu::Visit& visit, AttentionWorker& worker) {
+// The cells of K that a visit begins with, as far as they lie in one block.
+std::span<const std::byte> first_k(const Attention& a, const cpu::Visit& visit) {
+  const cpu::Partition& partition = a.cut->partitions[visit.partition];
+  const Segment& segment = a.batch->segments[partition.segment];
+  const std::uint32_t skip = std::max(partition.number * cpu::kPartition, segment.slot) - segment.slot;
+  const std::uint32_t cell = (segment.cell + skip) % kBlockCells;
+  const std::uint32_t end = cell + std::min(kBlockCells - cell, segment.length - skip);
+  const std::size_t first_group = cell / kernels::kPanelWidth;
+  const std::size_t groups = (end - 1) / kernels::kPanelWidth + 1 - first_group;
+  const std::byte* const block = a.pool->block((segment.cell + skip) / kBlockCells);
+  const std::byte* const tile = block + a.place->k_tile(a.cut->visitors[visit.first_block]->kv_head);
+  return {tile + first_group * a.place->k.group_bytes, groups * a.place->k.group_bytes};
+}
+
+void attend_visit(cpu::State& state, const Attention& a, std::uint32_t index, AttentionWorker& worker) {
+  const std::vector<cpu::Visit>& visits = a.cut->visits;
+  const cpu::Visit& visit = visits[index];
+  const std::size_t likely = index + state.threads->threads();  // to be the next one of this thread
+  const auto next = likely < visits.size() ? first_k(a, visits[likely]) : std::span<const std::byte>();
   const auto blocks = std::span(a.cut->visitors).subspan(visit.first_block, visit.blocks);
   begin_blocks(a, blocks, worker);
-  attend_partition(*state.kernels, a, *blocks.front(), visit.partition, partial(state, a, visit, 0), worker);
+  attend_partition(*state.kernels, a, *blocks.front(), visit.partition, partial(state, a, visit, 0), worker,
+                   next);
 }
 
 void merge_visits(cpu::State& state, const Attention& a, const QueryBlock& block) {
@@ -119,7 +134,7 @@ void merge_visits(cpu::State& state, const Attention& a, const QueryBlock& block
   };
   const Partial running = place(0);
   for (std::uint32_t i = 1; i < block.partitions; ++i)
-    merge_partition(*state.kernels, a, block, running, place(i));
+    state.kernels->merge(running, place(i), block.count, static_cast<std::uint32_t>(a.stride));
   write_out(*state.kernels, a, block, running);
 }
 
@@ -136,7 +151,7 @@ void run_attention(cpu::State& state, const Attention& a) {
     if (index < whole)
       attend_whole(state, a, *cut.whole[whole - 1 - index], worker);
     else
-      attend_visit(state, a, cut.visits[index - whole], worker);
+      attend_visit(state, a, index - whole, worker);
   });
   state.threads->run(static_cast<std::uint32_t>(cut.visited.size()), [&](std::uint32_t index, std::uint32_t) {
     merge_visits(state, a, *cut.visited[index]);

@@ -85,6 +85,7 @@ void score_bytes(const PartitionTask& task, float softmax_scale, AttentionScratc
     static_cast<void>(panel);
     const auto [begin, end] = queries_seeing(task, first, length);
     constexpr std::size_t kEdgeStride = std::size_t{kGroupsAtOnce} * kPanelWidth;
+    const Ahead ahead(task, piece);
     const bool whole = skip == 0 && length % kPanelWidth == 0;
     float* const scores = scratch.scores + begin * kPartitionPositions + first;
     ByteScores s{queries + begin,
@@ -94,7 +95,7 @@ void score_bytes(const PartitionTask& task, float softmax_scale, AttentionScratc
                  whole ? scores : scratch.edge,
                  whole ? std::size_t{kPartitionPositions} : kEdgeStride};
     for (std::uint32_t at = 0; at < skip + length; at += kPanelWidth, s.out += kPanelWidth) {
-      ask_ahead(task, piece, at / kPanelWidth);
+      ahead.ask_for(at / kPanelWidth, kGroupsAtOnce);
       const std::byte* const group = bytes + at / kPanelWidth * task.k.group_bytes;
       const std::byte* const values = group + task.k.values_offset;
       std::uint32_t row = 0;

@@ -63,6 +63,31 @@ PYKV_INLINE void quantize_group(const PartitionTask& task, const std::byte* grou
       panel, scales);
 }
 
+// Part `part` of `parts` of what is read soon: too much at a time holds up what is read now.
+PYKV_INLINE void ask(std::span<const std::byte> soon, std::uint32_t part, std::uint32_t parts) {
+  const std::size_t lines = soon.size() / 64;
+  for (std::size_t line = lines * part / parts; line < lines * (part + 1) / parts; ++line)
+    __builtin_prefetch(soon.data() + line * 64);
+}
+
+// What is read after a piece, where that is long enough to need asking: its V, and K of the next one.
+struct Ahead {
+  std::span<const std::byte> k, v;
+
+  PYKV_INLINE Ahead(const PartitionTask& task, std::size_t piece) {
+    constexpr std::uint32_t kLong = kBlockCells / 2;
+    if (task.converted || task.count == kQueryTile) return;  // others have read it just before
+    if (task.pieces[piece].length >= kLong) v = {task.pieces[piece].v_tile, task.v.bytes};
+    if (piece + 1 < task.pieces.size() && task.pieces[piece + 1].length >= kLong)
+      k = {task.pieces[piece + 1].k_tile, task.k.bytes};
+  }
+
+  PYKV_INLINE void ask_for(std::uint32_t part, std::uint32_t parts) const {
+    ask(k, part, parts);
+    ask(v, part, parts);
+  }
+};
+
 // Scores of queries [begin, end) with panels of K, to out[query * stride + lane].
 struct ScorePanels {
   const float* tile = nullptr;
@@ -87,8 +112,10 @@ void score_block(const ScorePanels& s, std::uint32_t row, std::uint32_t panel) {
       });
 }
 
-void score_panels(const ScorePanels& s, std::uint32_t count) {
-  for (std::uint32_t row = 0; row < count; row += kMaxRows)
+void score_panels(const ScorePanels& s, std::uint32_t count, const Ahead& ahead) {
+  const std::uint32_t parts = (count + kMaxRows - 1) / kMaxRows;
+  for (std::uint32_t row = 0; row < count; row += kMaxRows) {
+    ahead.ask_for(row / kMaxRows, parts);
     for_some_rows(count - row, [&](auto rows) {
       std::uint32_t panel = 0;
       constexpr int kMost = pair_panels_at_once(rows.value);
@@ -101,20 +128,7 @@ void score_panels(const ScorePanels& s, std::uint32_t count) {
         for (; panel < s.panels; ++panel) score_block<rows.value, 1>(s, row, panel);
       }
     });
-}
-
-// Asks for a quarter of what is read next, where a piece is long enough to need it: V of this
-// piece and K of the next one.
-PYKV_INLINE void ask_ahead(const PartitionTask& task, std::size_t piece, std::uint32_t quarter) {
-  constexpr std::uint32_t kLong = kBlockCells / 2;
-  const auto ask = [&](const std::byte* tile, std::size_t bytes) {
-    for (std::size_t at = quarter * bytes / 4; at < (quarter + 1) * bytes / 4; at += 64)
-      __builtin_prefetch(tile + at, 0, 2);
-  };
-  if (task.converted || task.count == kQueryTile) return;  // others have read it just before
-  if (task.pieces[piece].length >= kLong) ask(task.pieces[piece].v_tile, task.v.bytes);
-  if (piece + 1 < task.pieces.size() && task.pieces[piece + 1].length >= kLong)
-    ask(task.pieces[piece + 1].k_tile, task.k.bytes);
+  }
 }
 
 std::uint32_t panels_of(const Groups& groups) {
@@ -139,6 +153,7 @@ void score_groups_int16(const PartitionTask& task, ScorePanels s, const Groups& 
   const auto [begin, end] = queries_seeing(task, first, length);
   if (begin == end) return;
   alignas(64) float scales[kGroupsAtOnce * kPanelWidth];
+  const Ahead ahead(task, piece);
   s.panels = panels_of(groups);
   if (task.converted) {
     s.tile = scratch.k_pairs + panel * s.stride;
@@ -146,11 +161,9 @@ void score_groups_int16(const PartitionTask& task, ScorePanels s, const Groups& 
   } else {
     s.tile = scratch.tile;
     s.cell_scales = scales;
-    for (std::uint32_t p = 0; p < s.panels; ++p) {
-      ask_ahead(task, piece, p);
+    for (std::uint32_t p = 0; p < s.panels; ++p)
       quantize_group(task, bytes + p * task.k.group_bytes, scratch.tile + p * s.stride,
                      scales + p * kPanelWidth, scratch);
-    }
   }
   s.x += begin;
   s.query_scales += begin;
@@ -158,11 +171,11 @@ void score_groups_int16(const PartitionTask& task, ScorePanels s, const Groups& 
   if (skip == 0 && length % kPanelWidth == 0) {
     s.out = scores;
     s.out_stride = kPartitionPositions;
-    return score_panels(s, end - begin);
+    return score_panels(s, end - begin, ahead);
   }
   s.out = scratch.edge;
   s.out_stride = std::size_t{kGroupsAtOnce} * kPanelWidth;
-  score_panels(s, end - begin);
+  score_panels(s, end - begin, ahead);
   for (std::uint32_t i = 0; i < end - begin; ++i)
     std::memcpy(scores + i * kPartitionPositions, scratch.edge + i * s.out_stride + skip,
                 length * sizeof(float));

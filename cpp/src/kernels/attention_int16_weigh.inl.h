@@ -153,7 +153,9 @@ void soften_int16(const PartitionTask& task, std::uint32_t first, std::uint32_t 
 void weigh_panels_int16(const PartitionTask& task, const float* const* weights, const float* scales,
                         std::uint32_t panel, std::uint32_t panels, const float* tile) {
   constexpr std::size_t kStride = std::size_t{kPartitionPairs} * kPanelWidth;
+  const std::uint32_t parts = (task.count + kMaxRows - 1) / kMaxRows;
   for (std::uint32_t i = 0; i < task.count; i += kMaxRows) {
+    if (panel == 0) ask(task.next, i / kMaxRows, parts);
     const std::uint32_t last = task.count - i < kMaxRows ? task.count - 1 : i + kMaxRows - 1;
     const std::uint32_t from = task.begins[i] / 2;
     const std::uint32_t count = (task.ends[last] + 1) / 2 - from;

@@ -124,6 +124,7 @@ struct PartitionTask {
   std::span<const KvPiece> pieces;  // ascending
   bool gaps = false;                // between pieces
   bool converted = false;           // by convert_int16, these pieces or more of the partition
+  std::span<const std::byte> next;  // K that this thread will most likely read after this task
   float scale = 0;
   float softcap = 0;                     // 0: none
   const float* slopes = nullptr;         // per query; null: none, and no positions
@@ -203,8 +204,8 @@ struct Kernels {
   // The same with factors rounded to bf16, on the tier that multiplies those faster.
   void (*score_bf16)(const PartitionTask& task, AttentionScratch& scratch);
   void (*weigh_bf16)(const PartitionTask& task, AttentionScratch& scratch);
-  // running := running merged with the later slots of `next`, query i of both; dims = stride.
-  void (*merge)(const Partial& running, const Partial& next, std::uint32_t i, std::uint32_t dims);
+  // running := running merged with the later slots of `next`, for `count` queries; dims = stride.
+  void (*merge)(const Partial& running, const Partial& next, std::uint32_t count, std::uint32_t dims);
   // Query i's output; `sink` (or null) is one more logit, which has no value.
   void (*normalize)(const Partial& done, std::uint32_t i, std::uint32_t dims, const float* sink, float* out);
   // out = gain * x / sqrt(mean(x²) + epsilon); x may be out.

@@ -59,7 +59,9 @@ void softmax(const PartitionTask& task, std::uint32_t i, float* scores) {
   task.result.sum[i] = sum_lanes(total);
 }
 
-void merge(const Partial& running, const Partial& next, std::uint32_t i, std::uint32_t dims) {
+// What query i has so far and what comes, by their factors.
+void merge_query(const Partial& running, const Partial& next, std::uint32_t i, std::uint32_t dims, float keep,
+                 float take) {
   if (next.sum[i] == 0) return;
   float* out = running.out + i * running.stride;
   const float* from = next.out + i * next.stride;
@@ -69,13 +71,23 @@ void merge(const Partial& running, const Partial& next, std::uint32_t i, std::ui
     std::memcpy(out, from, dims * sizeof(float));
     return;
   }
-  const float top = running.max[i] > next.max[i] ? running.max[i] : next.max[i];
-  const vf keep = splat(exponential(splat(running.max[i] - top))[0]);
-  const vf take = splat(exponential(splat(next.max[i] - top))[0]);
-  running.max[i] = top;
-  running.sum[i] = running.sum[i] * keep[0] + next.sum[i] * take[0];
+  running.max[i] = running.max[i] > next.max[i] ? running.max[i] : next.max[i];
+  running.sum[i] = running.sum[i] * keep + next.sum[i] * take;
   for (std::uint32_t d = 0; d < dims; d += kLanes)
     store(out + d, load(out + d) * keep + load(from + d) * take);
+}
+
+void merge(const Partial& running, const Partial& next, std::uint32_t count, std::uint32_t dims) {
+  for (std::uint32_t first = 0; first < count; first += kLanes) {
+    const std::uint32_t here = count - first < kLanes ? count - first : kLanes;
+    alignas(64) float before[kLanes] = {}, after[kLanes] = {};
+    std::memcpy(before, running.max + first, here * sizeof(float));
+    std::memcpy(after, next.max + first, here * sizeof(float));
+    const vf top = max(load(before), load(after));
+    store(before, exponential(load(before) - top));
+    store(after, exponential(load(after) - top));
+    for (std::uint32_t i = 0; i < here; ++i) merge_query(running, next, first + i, dims, before[i], after[i]);
+  }
 }
 
 void normalize(const Partial& done, std::uint32_t i, std::uint32_t dims, const float* sink, float* out) {
