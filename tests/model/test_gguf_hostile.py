@@ -1,4 +1,4 @@
-"""Hostile files: every field of the header out of range, counts beyond the file."""
+"""Hostile files: every field of the header out of range, counts beyond the file (C35)."""
 
 from __future__ import annotations
 
