@@ -60,6 +60,7 @@ class Engine:
         """Takes over an open runtime; `open` is the usual way."""
         self.runtime = runtime
         self._dispatcher = Dispatcher(runtime.engine)
+        self._closed = False
 
     @classmethod
     def open(
@@ -173,6 +174,7 @@ class Engine:
 
     def close(self) -> None:
         """Ends after the current step; open requests finish as "cancelled". Idempotent."""
+        self._closed = True
         self._dispatcher.close()
 
     async def close_async(self) -> None:
@@ -209,6 +211,8 @@ class Engine:
         on_token: Callable[[int], None] | None = None,
         choices: int = 1,
     ) -> list[Stream]:
+        if self._closed:
+            raise _core.Busy("[Engine.stream] the engine is closed; open another")
         fields: dict[str, Any] = {"stop_tokens": sorted(self.tokenizer.eog_ids), **options}
         stop = fields.pop("stop", ())
         stops = (stop,) if isinstance(stop, str) else tuple(stop)

@@ -191,7 +191,7 @@ def test_close_ends_what_is_open_and_may_be_repeated(tiny: Path) -> None:
     engine.close()
     engine.close()
     assert stream.result().finish_reason in ("cancelled", "length")
-    with pytest.raises(pykv.Busy, match="stopped"):
+    with pytest.raises(pykv.Busy, match="closed; open another"):
         engine.generate("the", max_tokens=1)
 
 
