@@ -51,13 +51,7 @@ PYKV_INLINE vf power_of_two(vf x) {
   const vf bounded = vf(_mm256_max_ps(__m256(splat(-127.0F)), __m256(x)));  // NaN stays
   const vf whole = vf(_mm256_floor_ps(__m256(bounded)));
   const vf f = bounded - whole;
-  vf p = splat(1.867130108e-3F);
-  p = multiply_add(p, f, splat(9.017030217e-3F));
-  p = multiply_add(p, f, splat(5.579991321e-2F));
-  p = multiply_add(p, f, splat(2.401644501e-1F));
-  p = multiply_add(p, f, splat(6.931513118e-1F));
-  p = multiply_add(p, f, splat(1.0F));
-  return p * as_float((rounded(whole) + 127) << 23);
+  return power_of_fraction(f) * as_float((rounded(whole) + 127) << 23);
 }
 
 // Of 16-bit integers, `most` and the magnitudes of f16.

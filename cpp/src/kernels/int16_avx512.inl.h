@@ -41,13 +41,7 @@ PYKV_INLINE void clear(float* words, std::size_t count) { std::memset(words, 0, 
 // 2^x, relative error below 2^-22; 0 for -infinity.
 PYKV_INLINE vf power_of_two(vf x) {
   const vf f = vf(_mm512_maskz_reduce_ps(kAll, __m512(x), 0x09));  // x - floor(x), of infinities 0
-  vf p = splat(1.867130108e-3F);
-  p = multiply_add(p, f, splat(9.017030217e-3F));
-  p = multiply_add(p, f, splat(5.579991321e-2F));
-  p = multiply_add(p, f, splat(2.401644501e-1F));
-  p = multiply_add(p, f, splat(6.931513118e-1F));
-  p = multiply_add(p, f, splat(1.0F));
-  return vf(_mm512_maskz_scalef_ps(kAll, __m512(p), __m512(x)));
+  return vf(_mm512_maskz_scalef_ps(kAll, __m512(power_of_fraction(f)), __m512(x)));
 }
 
 // The largest magnitude of `dim` f16, as f16.
