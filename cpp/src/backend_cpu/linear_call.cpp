@@ -108,10 +108,16 @@ void LinearWorker::reserve(const LinearCall& call, std::uint32_t rows) {
   rests.resize(std::max(rests.size(), width * std::min<std::size_t>(call.precise.size(), kActivationRows)));
 }
 
+// Each thread takes neighbours: what it asks for ahead of a task belongs to its next one.
 template <class Body>
 void LinearPlace::for_tasks(std::uint32_t tasks, const Body& body) const {
-  if (threads_ != nullptr)
-    return threads_->run(tasks, [&](std::uint32_t task, std::uint32_t) { body(task); });
+  if (threads_ != nullptr) {
+    const std::uint32_t threads = threads_->threads();
+    return threads_->run(tasks, [&](std::uint32_t index, std::uint32_t) {
+      const std::uint32_t thread = index % threads;
+      body(thread * (tasks / threads) + std::min(thread, tasks % threads) + index / threads);
+    });
+  }
   for (std::uint32_t task = 0; task < tasks; ++task) body(task);
 }
 

@@ -1,5 +1,6 @@
 #include "backend_cpu/thread_pool.h"
 
+#include <algorithm>
 #include <string>
 #include <system_error>
 
@@ -8,14 +9,20 @@
 namespace pykv::cpu {
 namespace {
 
-constexpr std::uint32_t kClosed = 0xffffffff;
 constexpr int kSpins = 2000;  // 30 to 100 µs, longer than the gap between two operations
+constexpr std::uint32_t kMostTurns = 0xffff;
 
-constexpr std::uint64_t ticket(std::uint32_t epoch, std::uint32_t next) {
-  return std::uint64_t{epoch} << 32 | next;
-}
-constexpr std::uint32_t epoch_of(std::uint64_t t) { return static_cast<std::uint32_t>(t >> 32); }
-constexpr std::uint32_t next_of(std::uint64_t t) { return static_cast<std::uint32_t>(t); }
+struct Ticket {
+  std::uint32_t epoch, next, end;
+
+  Ticket(std::uint32_t of_epoch, std::uint32_t first, std::uint32_t behind)
+      : epoch(of_epoch), next(first), end(behind) {}
+  explicit Ticket(std::uint64_t packed)
+      : epoch(static_cast<std::uint32_t>(packed >> 32)),
+        next(static_cast<std::uint32_t>(packed >> 16) & kMostTurns),
+        end(static_cast<std::uint32_t>(packed) & kMostTurns) {}
+  std::uint64_t packed() const { return std::uint64_t{epoch} << 32 | next << 16 | end; }
+};
 
 void pause() {
 #if defined(__x86_64__)
@@ -29,7 +36,7 @@ void pause() {
 
 }  // namespace
 
-ThreadPool::ThreadPool(std::uint32_t threads) : ticket_(ticket(0, kClosed)) {
+ThreadPool::ThreadPool(std::uint32_t threads) : shares_(threads) {
   try {
     workers_.reserve(threads - 1);
     for (std::uint32_t worker = 1; worker < threads; ++worker)
@@ -48,17 +55,29 @@ ThreadPool::ThreadPool(std::uint32_t threads) : ticket_(ticket(0, kClosed)) {
 ThreadPool::~ThreadPool() { stop(); }
 
 void ThreadPool::stop() {
-  stopping_.store(true);
-  publish(epoch_of(ticket_.load()) + 1);
+  {
+    const std::lock_guard lock(mutex_);
+    stopping_.store(true);
+    ++epoch_;
+    for (Share& share : shares_) share.ticket.store(Ticket(epoch_, 0, 0).packed());
+  }
+  wake_.notify_all();
   for (std::thread& worker : workers_) worker.join();
   workers_.clear();
 }
 
-// The pair (ticket stored, then sleepers read) here and (sleepers raised, then ticket
-// read) in wait_for_epoch_after: one side always sees the other.
-void ThreadPool::publish(std::uint32_t epoch) {
-  ticket_.store(ticket(epoch, stopping_.load() ? kClosed : 0));
-  if (sleepers_.load() == 0) return;
+// A worker that is just going to sleep may miss it: the others then do its share, and the next loop
+// wakes it.
+void ThreadPool::publish(std::uint32_t tasks, Invoke invoke, void* body) {
+  ++epoch_;
+  for (std::uint32_t thread = std::min(threads(), tasks); thread-- > 0;) {
+    Share& share = shares_[thread];
+    share.invoke.store(invoke, std::memory_order_relaxed);
+    share.body.store(body, std::memory_order_relaxed);
+    const std::uint32_t turns = (tasks - thread + threads() - 1) / threads();
+    share.ticket.store(Ticket(epoch_, 0, turns).packed(), std::memory_order_release);
+  }
+  if (sleepers_.load(std::memory_order_relaxed) == 0) return;
   const std::lock_guard lock(mutex_);
   wake_.notify_all();
 }
@@ -68,58 +87,74 @@ void ThreadPool::run_erased(std::uint32_t tasks, Invoke invoke, void* body) {
     for (std::uint32_t task = 0; task < tasks; ++task) invoke(body, task, 0);
     return;
   }
-  const std::uint32_t epoch = epoch_of(ticket_.load(std::memory_order_relaxed)) + 1;
-  invoke_.store(invoke, std::memory_order_release);
-  body_.store(body, std::memory_order_release);
-  tasks_.store(tasks, std::memory_order_release);
-  finished_.store(0, std::memory_order_relaxed);
-  publish(epoch);
-  work(0);
-  for (int spins = 0; finished_.load(std::memory_order_acquire) != tasks; ++spins) {
+  if (tasks > kMostTurns) return run_groups(tasks, invoke, body);
+  publish(tasks, invoke, body);
+  expected_ += tasks - work(0);
+  for (int spins = 0; finished_.load(std::memory_order_acquire) != expected_; ++spins) {
     if (spins < kSpins) {
       pause();
     } else {
       std::this_thread::yield();
     }
   }
-  ticket_.store(ticket(epoch, kClosed));
 }
 
-void ThreadPool::work(std::uint32_t worker) {
-  std::uint64_t current = ticket_.load(std::memory_order_acquire);
+// More tasks than a share can have: some of them for each turn.
+void ThreadPool::run_groups(std::uint32_t tasks, Invoke invoke, void* body) {
+  const std::uint32_t group = tasks / kMostTurns + 1;
+  run((tasks - 1) / group + 1, [&](std::uint32_t index, std::uint32_t worker) {
+    const std::uint32_t begin = index * group;
+    for (std::uint32_t task = begin; task < std::min(tasks, begin + group); ++task)
+      invoke(body, task, worker);
+  });
+}
+
+std::uint32_t ThreadPool::work(std::uint32_t worker) {
+  std::uint32_t done = take(worker, worker);
+  for (std::uint32_t i = 1; i < threads(); ++i) done += take((worker + i) % threads(), worker);
+  return done;
+}
+
+// What is left of the share of thread `from`.
+std::uint32_t ThreadPool::take(std::uint32_t from, std::uint32_t worker) {
+  Share& share = shares_[from];
+  std::uint32_t done = 0;
+  std::uint64_t current = share.ticket.load(std::memory_order_acquire);
   for (;;) {
-    const Invoke invoke = invoke_.load(std::memory_order_acquire);
-    void* const body = body_.load(std::memory_order_acquire);
-    if (next_of(current) >= tasks_.load(std::memory_order_acquire)) return;
-    if (!ticket_.compare_exchange_weak(current, current + 1, std::memory_order_acq_rel,
-                                       std::memory_order_acquire))
+    Ticket ticket(current);
+    if (ticket.next == ticket.end) return done;
+    const Invoke invoke = share.invoke.load(std::memory_order_relaxed);
+    void* const body = share.body.load(std::memory_order_relaxed);
+    const std::uint32_t turn = from == worker ? ticket.next++ : --ticket.end;
+    if (!share.ticket.compare_exchange_weak(current, ticket.packed(), std::memory_order_acq_rel,
+                                            std::memory_order_acquire))
       continue;
-    invoke(body, next_of(current), worker);
-    finished_.fetch_add(1, std::memory_order_release);
-    current = ticket_.load(std::memory_order_acquire);
+    invoke(body, turn * threads() + from, worker);
+    ++done;
+    current = share.ticket.load(std::memory_order_acquire);
   }
 }
 
 void ThreadPool::serve(std::uint32_t worker) {
   std::uint32_t seen = 0;
-  while (!stopping_.load()) {
-    seen = wait_for_epoch_after(seen);
-    work(worker);
+  while (!stopping_.load(std::memory_order_relaxed)) {
+    seen = wait_for_epoch_after(shares_[worker], seen);
+    const std::uint32_t done = work(worker);
+    if (done != 0) finished_.fetch_add(done, std::memory_order_release);
   }
 }
 
-std::uint32_t ThreadPool::wait_for_epoch_after(std::uint32_t seen) {
+std::uint32_t ThreadPool::wait_for_epoch_after(const Share& share, std::uint32_t seen) {
+  const auto epoch = [&] { return Ticket(share.ticket.load(std::memory_order_acquire)).epoch; };
   for (int spins = 0; spins < kSpins; ++spins) {
-    const std::uint32_t epoch = epoch_of(ticket_.load(std::memory_order_acquire));
-    if (epoch != seen) return epoch;
+    if (epoch() != seen) return epoch();
     pause();
   }
   std::unique_lock lock(mutex_);
   sleepers_.fetch_add(1);
-  std::uint32_t epoch = seen;
-  wake_.wait(lock, [&] { return (epoch = epoch_of(ticket_.load())) != seen; });
+  wake_.wait(lock, [&] { return epoch() != seen; });
   sleepers_.fetch_sub(1);
-  return epoch;
+  return epoch();
 }
 
 }  // namespace pykv::cpu

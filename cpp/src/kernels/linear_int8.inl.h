@@ -160,7 +160,7 @@ PYKV_INLINE void add_block(const WeightBlock<type, kWide>& weight, const Activat
 // panel that is an address not used otherwise, hence an integer.
 template <std::size_t kBytes>
 PYKV_INLINE void prefetch_ahead(const std::byte* from) {
-  constexpr std::uintptr_t kAhead = 4096;
+  constexpr std::uintptr_t kAhead = 8192;
   const auto begin = reinterpret_cast<std::uintptr_t>(from) + kAhead;
   for (std::size_t at = 0; at < kBytes; at += 64)
     __builtin_prefetch(reinterpret_cast<const void*>(begin + at));
