@@ -1,3 +1,5 @@
+#include <algorithm>
+
 #include "backend_cpu/attention_task.h"
 
 namespace pykv {
@@ -57,12 +59,10 @@ void attend_tile(const Stages& stages, const Attention& a, const kernels::Partit
 
 // A partition against the queries that the worker stands at.
 void attend_partition(const kernels::Kernels& kernels, const Attention& a, const QueryBlock& block,
-                      std::uint32_t partition, const Partial& result, AttentionWorker& worker,
-                      std::span<const std::byte> next = {}) {
+                      std::uint32_t partition, const Partial& result, AttentionWorker& worker) {
   kernels::PartitionTask task = partition_task(a, block, partition, worker);
   const Stages stages = stages_of(kernels, a.params->precision);
   task.result = result;
-  task.next = next;
   if (task.count > kernels::kQueryTile && stages.convert != nullptr)
     task.converted = stages.convert(task, worker.kernel);
   for (std::uint32_t first = 0; first < task.count; first += kernels::kQueryTile)
@@ -87,10 +87,12 @@ void attend_whole(cpu::State& state, const Attention& a, const QueryBlock& block
   begin_blocks(a, {&only, 1}, worker);
   const Partial running = worker.partial(0, a.stride);
   const Partial next = worker.partial(1, a.stride);
-  attend_partition(*state.kernels, a, block, block.first_partition, running, worker);
-  for (std::uint32_t i = 1; i < block.partitions; ++i) {
-    attend_partition(*state.kernels, a, block, block.first_partition + i, next, worker);
-    state.kernels->merge(running, next, block.count, static_cast<std::uint32_t>(a.stride));
+  for (std::uint32_t i = 0; i < block.partitions; ++i) {
+    const std::uint32_t partition = block.first_partition + i;
+    worker.ahead_count = 0;
+    if (i + 1 < block.partitions) look_ahead(a, block, partition + 1, worker);
+    attend_partition(*state.kernels, a, block, partition, i == 0 ? running : next, worker);
+    if (i != 0) state.kernels->merge(running, next, block.count, static_cast<std::uint32_t>(a.stride));
   }
   write_out(*state.kernels, a, block, running);
 }
@@ -100,31 +102,6 @@ Partial partial(cpu::State& state, const Attention& a, const cpu::Visit& visit, 
   float* const base = state.partials.data() + visit.first_query * (a.stride + 2);
   return {base + query, base + visit.queries + query,
           base + 2 * std::size_t{visit.queries} + query * a.stride, a.stride};
-}
-
-// The cells of K that a visit begins with, as far as they lie in one block.
-std::span<const std::byte> first_k(const Attention& a, const cpu::Visit& visit) {
-  const cpu::Partition& partition = a.cut->partitions[visit.partition];
-  const Segment& segment = a.batch->segments[partition.segment];
-  const std::uint32_t skip = std::max(partition.number * cpu::kPartition, segment.slot) - segment.slot;
-  const std::uint32_t cell = (segment.cell + skip) % kBlockCells;
-  const std::uint32_t end = cell + std::min(kBlockCells - cell, segment.length - skip);
-  const std::size_t first_group = cell / kernels::kPanelWidth;
-  const std::size_t groups = (end - 1) / kernels::kPanelWidth + 1 - first_group;
-  const std::byte* const block = a.pool->block((segment.cell + skip) / kBlockCells);
-  const std::byte* const tile = block + a.place->k_tile(a.cut->visitors[visit.first_block]->kv_head);
-  return {tile + first_group * a.place->k.group_bytes, groups * a.place->k.group_bytes};
-}
-
-void attend_visit(cpu::State& state, const Attention& a, std::uint32_t index, AttentionWorker& worker) {
-  const std::vector<cpu::Visit>& visits = a.cut->visits;
-  const cpu::Visit& visit = visits[index];
-  const std::size_t likely = index + state.threads->threads();  // to be the next one of this thread
-  const auto next = likely < visits.size() ? first_k(a, visits[likely]) : std::span<const std::byte>();
-  const auto blocks = std::span(a.cut->visitors).subspan(visit.first_block, visit.blocks);
-  begin_blocks(a, blocks, worker);
-  attend_partition(*state.kernels, a, *blocks.front(), visit.partition, partial(state, a, visit, 0), worker,
-                   next);
 }
 
 void merge_visits(cpu::State& state, const Attention& a, const QueryBlock& block) {
@@ -138,23 +115,44 @@ void merge_visits(cpu::State& state, const Attention& a, const QueryBlock& block
   write_out(*state.kernels, a, block, running);
 }
 
+// Visits [begin, end), one after the other; `then` is the one that the thread will probably do next.
+// Whoever does the last visit of a block merges what all of them gave.
+void attend_visits(cpu::State& state, const Attention& a, std::uint32_t begin, std::uint32_t end,
+                   std::size_t then, AttentionWorker& worker) {
+  cpu::AttentionCut& cut = *a.cut;
+  for (std::uint32_t i = begin; i < end; ++i) {
+    const cpu::Visit& visit = cut.visits[i];
+    const auto blocks = std::span(cut.visitors).subspan(visit.first_block, visit.blocks);
+    const std::size_t next = i + 1 < end ? i + 1 : then;
+    worker.ahead_count = 0;
+    if (next < cut.visits.size())
+      look_ahead(a, *cut.visitors[cut.visits[next].first_block], cut.visits[next].partition, worker);
+    begin_blocks(a, blocks, worker);
+    attend_partition(*state.kernels, a, *blocks.front(), visit.partition, partial(state, a, visit, 0),
+                     worker);
+    for (const QueryBlock* block : blocks)
+      if (cut.left[block->number].fetch_sub(1) == 1) merge_visits(state, a, *block);
+  }
+}
+
 // Whole blocks come first: they are the larger tasks, and of a prompt the last one is the
-// largest, so that threads end together.
+// largest, so that threads end together. Visits come some at a time, but many such tasks for each thread.
 void run_attention(cpu::State& state, const Attention& a) {
-  const cpu::AttentionCut& cut = *a.cut;
+  constexpr std::uint32_t kTasksPerThread = 8;
+  cpu::AttentionCut& cut = *a.cut;
   const std::size_t floats = cut.visiting_queries() * (a.stride + 2);
   if (state.partials.size() < floats) state.partials.resize(floats);
+  cut.begin_visits();
   const auto whole = static_cast<std::uint32_t>(cut.whole.size());
   const auto visits = static_cast<std::uint32_t>(cut.visits.size());
-  state.threads->run(whole + visits, [&](std::uint32_t index, std::uint32_t thread) {
+  const std::uint32_t threads = state.threads->threads();
+  const std::uint32_t step = std::max(1U, visits / (threads * kTasksPerThread));
+  state.threads->run(whole + cpu::ceil_div(visits, step), [&](std::uint32_t index, std::uint32_t thread) {
     AttentionWorker& worker = *state.attention_workers[thread];
-    if (index < whole)
-      attend_whole(state, a, *cut.whole[whole - 1 - index], worker);
-    else
-      attend_visit(state, a, index - whole, worker);
-  });
-  state.threads->run(static_cast<std::uint32_t>(cut.visited.size()), [&](std::uint32_t index, std::uint32_t) {
-    merge_visits(state, a, *cut.visited[index]);
+    if (index < whole) return attend_whole(state, a, *cut.whole[whole - 1 - index], worker);
+    const std::uint32_t begin = (index - whole) * step;
+    attend_visits(state, a, begin, std::min(begin + step, visits), std::size_t{begin} + threads * step,
+                  worker);
   });
 }
 

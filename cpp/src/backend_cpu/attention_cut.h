@@ -3,6 +3,7 @@
 // call, so that a step allocates nothing once it has grown.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <vector>
 
@@ -26,7 +27,8 @@ struct QueryBlock {
   std::uint32_t first;
   std::uint32_t count;
   std::uint32_t first_partition, partitions;  // that its queries see, into AttentionCut::partitions
-  std::uint32_t first_place;                  // of the first one in AttentionCut::places, if it is visited
+  // If it is visited: its number in AttentionCut::visited, its first partition's in places.
+  std::uint32_t number, first_place;
 };
 
 // Blocks that read one partition together: one, or several of groups that have it in the same
@@ -59,11 +61,13 @@ struct AttentionCut {
   std::vector<const QueryBlock*> visitors;
   std::vector<Place> places;
   std::vector<Sight> sights;
+  std::vector<std::atomic<std::uint32_t>> left;  // visits of a visited block that are not done yet
 
   std::size_t visiting_queries() const {
     return visits.empty() ? 0 : visits.back().first_query + visits.back().queries;
   }
   void clear();
+  void begin_visits();  // all are left; throws bad_alloc
 };
 
 }  // namespace pykv::cpu

@@ -107,6 +107,11 @@ void AttentionCut::clear() {
   sights.clear();
 }
 
+void AttentionCut::begin_visits() {
+  if (left.size() < visited.size()) left = std::vector<std::atomic<std::uint32_t>>(visited.size());
+  for (const QueryBlock* block : visited) left[block->number].store(block->partitions);
+}
+
 void cut_blocks(const Attention& a) {
   for (const AttentionGroup& group : a.batch->groups) {
     const auto offset = static_cast<std::uint32_t>(a.cut->partitions.size());
@@ -116,7 +121,7 @@ void cut_blocks(const Attention& a) {
     for (std::uint32_t head = 0; head < a.place->kv_heads; ++head)
       for (std::uint32_t first = 0; first < queries; first += kQueryBlock) {
         const std::uint32_t count = std::min(kQueryBlock, queries - first);
-        a.cut->blocks.push_back(make_block(a, partitions, offset, {&group, head, first, count, 0, 0, 0}));
+        a.cut->blocks.push_back(make_block(a, partitions, offset, {&group, head, first, count, 0, 0, 0, 0}));
       }
   }
 }
@@ -167,6 +172,7 @@ kernels::PartitionTask partition_task(const Attention& a, const QueryBlock& bloc
   task.count = worker.count;
   task.begins = worker.begins;
   task.ends = worker.ends;
+  task.ahead = {worker.ahead, worker.ahead_count};
   task.scale = a.params->scale;
   task.softcap = a.params->softcap;
   if (!a.params->alibi_slopes.empty()) {
@@ -178,6 +184,22 @@ kernels::PartitionTask partition_task(const Attention& a, const QueryBlock& bloc
               task);
   narrow(task.pieces, worker.count, worker.begins, worker.ends);
   return task;
+}
+
+void look_ahead(const Attention& a, const QueryBlock& block, std::uint32_t index, AttentionWorker& worker) {
+  const Partition& partition = a.cut->partitions[index];
+  const std::uint32_t begin = partition.number * kPartition;
+  const std::uint32_t end = begin + kPartition;
+  const std::uint32_t last = block.group->first_segment + block.group->segments;
+  std::size_t& count = worker.ahead_count;
+  for (std::uint32_t i = partition.segment; i < last && a.batch->segments[i].slot < end; ++i) {
+    const Segment& segment = a.batch->segments[i];
+    CellIndex cell = segment.cell + (std::max(begin, segment.slot) - segment.slot);
+    const CellIndex past = segment.cell + (std::min(end, segment.slot + segment.length) - segment.slot);
+    for (; cell < past && count < AttentionWorker::kTilesAhead; cell = (cell / kBlockCells + 1) * kBlockCells)
+      if (std::min(kBlockCells - cell % kBlockCells, past - cell) >= kBlockCells / 2)
+        worker.ahead[count++] = a.pool->block(cell / kBlockCells) + a.place->k_tile(block.kv_head);
+  }
 }
 
 }  // namespace pykv::cpu

@@ -47,6 +47,10 @@ std::uint32_t first_slot_seen(const Attention& attention, const AttentionGroup& 
 void begin_blocks(const Attention& attention, std::span<const QueryBlock* const> blocks,
                   AttentionWorker& worker);
 
+// Adds K of a partition that will probably be read next to the worker's tiles; not of small pieces.
+void look_ahead(const Attention& attention, const QueryBlock& block, std::uint32_t partition,
+                AttentionWorker& worker);
+
 // A partition as the kernels take it for these queries, without queries and result; its pieces
 // and bounds lie in the worker. `block` is one of the blocks, all of which have the partition's
 // tokens in the same cells; several see all of it.

@@ -135,6 +135,7 @@ bool take_places(const Attention& a, bool all) {
     const bool visited = all || is_small(a, *block.group);
     (visited ? cut.visited : cut.whole).push_back(&block);
     if (!visited) continue;
+    block.number = static_cast<std::uint32_t>(cut.visited.size() - 1);
     block.first_place = static_cast<std::uint32_t>(places);
     places += block.partitions;
     queries += std::size_t{block.partitions} * block.count;

@@ -21,6 +21,10 @@ struct AttentionWorker {
   kernels::KvPiece pieces[kPartitionPositions];
   std::uint32_t rotations[kPartitionPositions];  // index of each piece's
   Pos key_positions[kPartitionPositions];
+  // K of what is probably read after it.
+  static constexpr std::size_t kTilesAhead = kPartitionPositions / kBlockCells;
+  const std::byte* ahead[kTilesAhead];
+  std::size_t ahead_count = 0;
   float max[2][kernels::kQueryBlock];
   float sum[2][kernels::kQueryBlock];
   float out[2][kernels::kQueryBlock * kernels::kMaxVDim];

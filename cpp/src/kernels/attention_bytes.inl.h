@@ -80,6 +80,10 @@ void score_bytes(const PartitionTask& task, float softmax_scale, AttentionScratc
   float scales[kQueryTile];
   for (std::uint32_t i = 0; i < task.count; ++i)
     scales[i] = split_query(task.queries[i], task.k.dim, queries[i], bias + i * kMaxBlocks) * softmax_scale;
+  const bool few = task.count <= kFewRows && !task.converted;
+  const VTiles tiles(task);
+  LinesAhead v_lines(tiles.all(), few ? task.v.bytes : 0);
+  const std::size_t lines = (task.v.bytes / 64 + kGroupsAtOnce - 1) / kGroupsAtOnce;
   for_groups(task, [&](const Groups& groups) {
     const auto [piece, bytes, skip, length, first, panel] = groups;
     static_cast<void>(panel);
@@ -95,7 +99,10 @@ void score_bytes(const PartitionTask& task, float softmax_scale, AttentionScratc
                  whole ? scores : scratch.edge,
                  whole ? std::size_t{kPartitionPositions} : kEdgeStride};
     for (std::uint32_t at = 0; at < skip + length; at += kPanelWidth, s.out += kPanelWidth) {
-      ahead.ask_for(at / kPanelWidth, kGroupsAtOnce);
+      if (few)
+        v_lines.ask(lines);
+      else
+        ahead.ask_for(at / kPanelWidth, kGroupsAtOnce);
       const std::byte* const group = bytes + at / kPanelWidth * task.k.group_bytes;
       const std::byte* const values = group + task.k.values_offset;
       std::uint32_t row = 0;

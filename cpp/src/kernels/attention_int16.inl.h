@@ -181,7 +181,11 @@ void score_groups_int16(const PartitionTask& task, ScorePanels s, const Groups& 
                 length * sizeof(float));
 }
 
+// clang-format off
+#include "kernels/lines_ahead.inl.h"
 #include "kernels/attention_bytes.inl.h"
+#include "kernels/attention_few.inl.h"
+// clang-format on
 
 // Whether scores are turned into something else before they are weights.
 bool shaped(const PartitionTask& task) { return task.softcap != 0 || task.slopes != nullptr; }
@@ -198,6 +202,10 @@ void score_int16(const PartitionTask& task, AttentionScratch& scratch) {
     scales[i] = quantize_query(task.queries[i], task.k.dim, pairs) * scale;
     queries[i] = pairs;
   }
+  if (few_scores(task))
+    return for_some_rows(task.count, [&](auto rows) {
+      if constexpr (rows.value <= kFewRows) score_few<rows.value>(task, {queries, scales}, scratch);
+    });
   const std::uint32_t pairs = task.k.dim / 2;
   ScorePanels s;
   s.stride = std::size_t{pairs} * kPanelWidth;

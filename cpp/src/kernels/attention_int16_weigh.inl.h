@@ -10,15 +10,9 @@ void find_largest(const PartitionTask& task, const KvPiece& piece, float* larges
   }
   if (task.v.type == DType::q8_0) {
     const std::uint32_t blocks = task.v.dim / kBlock;
-    const std::byte* scale = piece.v_tile + std::size_t{piece.cell} * blocks * 2;
-    for (std::uint32_t c = 0; c < piece.length; ++c) {
-      float most = 0;
-      for (std::uint32_t b = 0; b < blocks; ++b, scale += 2) {
-        const float d = __builtin_fabsf(load_one_f16(scale));
-        most = d > most || d != d ? d : most;
-      }
-      largest[c] = 127.0F * most;
-    }
+    const std::byte* const scales = piece.v_tile + std::size_t{piece.cell} * blocks * 2;
+    find_largest_scales(scales, blocks, piece.length, largest);
+    for (std::uint32_t c = 0; c < piece.length; ++c) largest[c] *= 127.0F;
     return;
   }
   std::int32_t most[kBlockCells] = {};
@@ -155,7 +149,7 @@ void weigh_panels_int16(const PartitionTask& task, const float* const* weights, 
   constexpr std::size_t kStride = std::size_t{kPartitionPairs} * kPanelWidth;
   const std::uint32_t parts = (task.count + kMaxRows - 1) / kMaxRows;
   for (std::uint32_t i = 0; i < task.count; i += kMaxRows) {
-    if (panel == 0) ask(task.next, i / kMaxRows, parts);
+    if (panel == 0 && !task.ahead.empty()) ask({task.ahead.front(), task.k.bytes}, i / kMaxRows, parts);
     const std::uint32_t last = task.count - i < kMaxRows ? task.count - 1 : i + kMaxRows - 1;
     const std::uint32_t from = task.begins[i] / 2;
     const std::uint32_t count = (task.ends[last] + 1) / 2 - from;
@@ -178,15 +172,20 @@ void weigh_panels_int16(const PartitionTask& task, const float* const* weights, 
   }
 }
 
-// V of all pieces.
-void convert_v(const PartitionTask& task, AttentionScratch& scratch) {
-  constexpr std::size_t kStride = std::size_t{kPartitionPairs} * kPanelWidth;
-  alignas(64) float factors[kPartitionPositions];
+// The largest magnitudes of V of all pieces, and what turns V into integers.
+void find_factors(const PartitionTask& task, AttentionScratch& scratch, float* factors) {
   std::memset(scratch.v_largest, 0, sizeof scratch.v_largest);
   for (const KvPiece& piece : task.pieces)
     find_largest(task, piece, scratch.v_largest + piece.first, scratch);
   for (std::uint32_t j = 0; j < kPartitionPositions; j += kLanes)
     store(factors + j, factor_for(kMostV, load(scratch.v_largest + j)));
+}
+
+// V of all pieces.
+void convert_v(const PartitionTask& task, AttentionScratch& scratch) {
+  constexpr std::size_t kStride = std::size_t{kPartitionPairs} * kPanelWidth;
+  alignas(64) float factors[kPartitionPositions];
+  find_factors(task, scratch, factors);
   for (std::uint32_t dim = 0; dim < task.v.dim; dim += kPanelWidth)
     for (const KvPiece& piece : task.pieces)
       quantize_piece(task, piece, dim, factors + piece.first, scratch.v_pairs + dim / kPanelWidth * kStride,
@@ -205,13 +204,20 @@ bool convert_int16(const PartitionTask& task, AttentionScratch& scratch) {
 
 void weigh_int16(const PartitionTask& task, AttentionScratch& scratch) {
   if (!int16_pays(task)) return weigh(task, scratch);
-  if (!task.converted) convert_v(task, scratch);
+  const bool few = few_weights(task);
+  alignas(64) float factors[kPartitionPositions + kLanes];
+  if (few) find_factors(task, scratch, factors);
+  if (!few && !task.converted) convert_v(task, scratch);
   const float* weights[kQueryTile];
   float scales[kQueryTile];
   for (std::uint32_t i = 0; i < task.count; ++i) weights[i] = scratch.weight_pairs + i * kPartitionPairs;
   for (std::uint32_t i = 0; i < task.count; i += kSoftened)
     soften_int16(task, i, task.count - i < kSoftened ? task.count : i + kSoftened, scratch.v_largest, scratch,
                  scales);
+  if (few)
+    return for_some_rows(task.count, [&](auto rows) {
+      if constexpr (rows.value <= kFewRows) weigh_few<rows.value>(task, weights, scales, factors, scratch);
+    });
   const std::uint32_t all = (task.v.dim + kPanelWidth - 1) / kPanelWidth;
   for (std::uint32_t panel = 0; panel < all; panel += 2)
     weigh_panels_int16(task, weights, scales, panel, all - panel < 2 ? 1 : 2,

@@ -3,6 +3,8 @@
 // Rows of 16 words beside each other in multiply_pairs(): sums, operands and a product fit 16 registers.
 constexpr int pair_panels_at_once(int rows) { return rows == 1 ? 4 : rows == 2 ? 2 : 1; }
 
+constexpr int kFewRows = 0;  // most rows of attention_few.inl.h
+
 // Not for V that is a view of K, nor for types that must become float32 first: a few queries would
 // take up to twice as long, and what is chosen may not depend on their number.
 PYKV_INLINE bool int16_pays(const PartitionTask& task) {
@@ -99,6 +101,27 @@ PYKV_INLINE void find_largest_f16(const std::byte* values, std::size_t stride, s
     const vf of_cells = largest_of_eight(most);
     std::memcpy(largest + c, &of_cells, (count - c < 8 ? count - c : 8) * sizeof(float));
   }
+}
+
+// The same of `blocks` f16 scales of each cell.
+PYKV_INLINE void find_largest_scales(const std::byte* scales, std::uint32_t blocks, std::uint32_t count,
+                                     float* largest) {
+  for (std::uint32_t c = 0; c < count; ++c) {
+    float most = 0;
+    for (std::uint32_t b = 0; b < blocks; ++b, scales += 2) {
+      const float d = __builtin_fabsf(load_one_f16(scales));
+      most = d > most || d != d ? d : most;
+    }
+    largest[c] = most;
+  }
+}
+
+// scaled[c * blocks + b] = factors[c] * the f16 scale b of cell c.
+PYKV_INLINE void scale_factors(const std::byte* scales, std::uint32_t blocks, std::uint32_t count,
+                               const float* factors, float* scaled) {
+  for (std::uint32_t c = 0; c < count; ++c)
+    for (std::uint32_t b = 0; b < blocks; ++b, scales += 2)
+      scaled[c * blocks + b] = factors[c] * load_one_f16(scales);
 }
 
 // V of a piece from cell c on, an even slot, as words of a panel; returns the cell behind the last pair.

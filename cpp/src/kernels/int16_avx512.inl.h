@@ -3,6 +3,8 @@
 // Rows of 16 words beside each other in multiply_pairs().
 constexpr int pair_panels_at_once(int rows) { return rows <= 4 ? 4 : 2; }
 
+constexpr int kFewRows = 4;  // most rows of attention_few.inl.h
+
 // Not for V that is a view of K, whose words would have to be turned round.
 PYKV_INLINE bool int16_pays(const PartitionTask& task) { return !task.v_view_of_k; }
 
@@ -44,28 +46,93 @@ PYKV_INLINE vf power_of_two(vf x) {
   return vf(_mm512_maskz_scalef_ps(kAll, __m512(power_of_fraction(f)), __m512(x)));
 }
 
-// The largest magnitude of `dim` f16, as f16.
-PYKV_INLINE std::uint16_t largest_f16(const std::byte* values, std::uint32_t dim) {
-  const __m256i magnitude = _mm256_set1_epi16(0x7fff);
-  __m256i most = _mm256_setzero_si256();
-  for (std::uint32_t d = 0; d < dim; d += 16) {
-    const std::uint32_t left = dim - d;
-    const auto mask = static_cast<__mmask16>(left < 16 ? (1U << left) - 1 : 0xffffU);
-    const __m256i x = _mm256_maskz_loadu_epi16(mask, values + d * 2);
-    most = _mm256_max_epu16(most, _mm256_and_si256(x, magnitude));
-  }
-  const __m128i half = _mm_max_epu16(_mm256_castsi256_si128(most), _mm256_extracti128_si256(most, 1));
-  const __m128i least = _mm_minpos_epu16(_mm_xor_si128(half, _mm_set1_epi16(-1)));
-  return static_cast<std::uint16_t>(~_mm_extract_epi16(least, 0));
+// The larger of 16-bit integers.
+PYKV_INLINE __m512i larger(__m512i a, __m512i b) { return _mm512_maskz_max_epu16(~__mmask32{}, a, b); }
+
+// From two vectors one: of each the larger lanes of two halves, of four quarters turned to pairs, …
+constexpr __mmask8 kQuads = 0xff;
+PYKV_INLINE __m512i larger_halves(__m512i a, __m512i b) {
+  return larger(_mm512_maskz_shuffle_i64x2(kQuads, a, b, 0x44),
+                _mm512_maskz_shuffle_i64x2(kQuads, a, b, 0xee));
+}
+PYKV_INLINE __m512i larger_quarters(__m512i a, __m512i b) {
+  return larger(_mm512_maskz_shuffle_i64x2(kQuads, a, b, 0x88),
+                _mm512_maskz_shuffle_i64x2(kQuads, a, b, 0xdd));
+}
+PYKV_INLINE __m512i larger_quads(__m512i a, __m512i b) {
+  return larger(_mm512_maskz_unpacklo_epi64(kQuads, a, b), _mm512_maskz_unpackhi_epi64(kQuads, a, b));
+}
+PYKV_INLINE __m512i larger_words(__m512i a, __m512i b) {
+  const __m512 x = _mm512_castsi512_ps(a), y = _mm512_castsi512_ps(b);
+  return larger(_mm512_castps_si512(_mm512_maskz_shuffle_ps(kAll, x, y, 0x88)),
+                _mm512_castps_si512(_mm512_maskz_shuffle_ps(kAll, x, y, 0xdd)));
+}
+
+// The largest lane of each of sixteen vectors of f16 magnitudes, times 2.
+PYKV_INLINE vf largest_of_sixteen(__m512i (&most)[16]) {
+  __m512i of_four[4];  // 128 bits of each of four vectors
+  PYKV_UNROLL
+  for (int i = 0; i < 4; ++i)
+    of_four[i] = larger_quarters(larger_halves(most[4 * i], most[4 * i + 1]),
+                                 larger_halves(most[4 * i + 2], most[4 * i + 3]));
+  // Word 4 l + i comes from lane l of of_four[i].
+  const __m512i turned =
+      larger_words(larger_quads(of_four[0], of_four[1]), larger_quads(of_four[2], of_four[3]));
+  const __m512i order = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
+  const __m512i each = _mm512_maskz_permutexvar_epi32(kAll, order, turned);
+  const __m512i largest = larger(each, _mm512_maskz_srli_epi32(kAll, each, 16));
+  const __m256i narrow = _mm512_maskz_cvtepi32_epi16(kAll, largest);
+  return vf(_mm512_maskz_cvtph_ps(kAll, _mm256_srli_epi16(narrow, 1)));
 }
 
 // Largest magnitudes of the f16 of `count` cells, `stride` bytes apart.
 PYKV_INLINE void find_largest_f16(const std::byte* values, std::size_t stride, std::uint32_t dim,
                                   std::uint32_t count, float* largest) {
-  for (std::uint32_t c = 0; c < count; ++c) {
-    const std::uint16_t most = largest_f16(values + c * stride, dim);
-    largest[c] = load_one_f16(reinterpret_cast<const std::byte*>(&most));
+  for (std::uint32_t c = 0; c < count; c += 16) {
+    const std::byte* cells[16];
+    PYKV_UNROLL
+    for (std::uint32_t i = 0; i < 16; ++i) cells[i] = values + (c + i < count ? c + i : count - 1) * stride;
+    __m512i most[16];
+    PYKV_UNROLL
+    for (__m512i& lanes : most) lanes = _mm512_setzero_si512();
+    for (std::size_t d = 0; d < dim; d += 32) {
+      const std::size_t left = dim - d;
+      const __mmask32 some = left < 32 ? (1U << left) - 1 : ~0U;
+      PYKV_UNROLL
+      for (int i = 0; i < 16; ++i) {
+        const __m512i x = _mm512_maskz_loadu_epi16(some, cells[i] + d * 2);
+        most[i] = larger(most[i], _mm512_maskz_add_epi16(~__mmask32{}, x, x));  // without the sign
+      }
+    }
+    const vf of_cells = largest_of_sixteen(most);
+    if (c + 16 <= count)
+      store(largest + c, of_cells);
+    else
+      std::memcpy(largest + c, &of_cells, (count - c) * sizeof(float));
   }
+}
+
+// The same of `blocks` f16 scales of each cell.
+PYKV_INLINE void find_largest_scales(const std::byte* scales, std::uint32_t blocks, std::uint32_t count,
+                                     float* largest) {
+  find_largest_f16(scales, std::size_t{blocks} * 2, blocks, count, largest);
+}
+
+// scaled[c * blocks + b] = factors[c] * the f16 scale b of cell c. Reads 16 factors at a time.
+PYKV_INLINE void scale_factors(const std::byte* scales, std::uint32_t blocks, std::uint32_t count,
+                               const float* factors, float* scaled) {
+  const std::uint32_t all = count * blocks;
+  std::uint32_t i = 0;
+  if (kLanes % blocks == 0) {
+    vi cells;
+    for (int l = 0; l < kLanes; ++l) cells[l] = l / static_cast<int>(blocks);
+    for (; i + kLanes <= all; i += kLanes) {
+      const __m512 of_cells = __m512(load(factors + i / blocks));
+      store(scaled + i, vf(_mm512_maskz_permutexvar_ps(kAll, __m512i(cells), of_cells)) *
+                            load_f16(scales + std::size_t{i} * 2));
+    }
+  }
+  for (; i < all; ++i) scaled[i] = factors[i / blocks] * load_one_f16(scales + std::size_t{i} * 2);
 }
 
 // V of a piece from cell c on, an even slot, as words of a panel; returns the cell behind the last pair.

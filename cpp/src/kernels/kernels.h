@@ -122,9 +122,10 @@ struct PartitionTask {
   const std::uint32_t* begins = nullptr;
   const std::uint32_t* ends = nullptr;
   std::span<const KvPiece> pieces;  // ascending
-  bool gaps = false;                // between pieces
-  bool converted = false;           // by convert_int16, these pieces or more of the partition
-  std::span<const std::byte> next;  // K that this thread will most likely read after this task
+  // Tiles of K that the same thread will probably read after this task.
+  std::span<const std::byte* const> ahead;
+  bool gaps = false;       // between pieces
+  bool converted = false;  // by convert_int16, these pieces or more of the partition
   float scale = 0;
   float softcap = 0;                     // 0: none
   const float* slopes = nullptr;         // per query; null: none, and no positions
