@@ -4,15 +4,16 @@
 
 #include <malloc.h>
 
+#include <atomic>
 #include <cstdint>
 #include <cstdlib>
 #include <new>
 
 namespace allocations {
 
-inline std::int64_t left = -1;  // until one fails; negative: none does
-inline std::uint64_t count = 0;
-inline std::size_t bytes = 0;  // as the allocator rounds them
+inline std::int64_t left = -1;                // until one fails; negative: none does
+inline std::atomic<std::uint64_t> count = 0;  // by all threads
+inline std::atomic<std::size_t> bytes = 0;    // as the allocator rounds them
 
 inline void* allocate(std::size_t size) {
   if (left == 0) {
