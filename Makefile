@@ -14,6 +14,10 @@ SANITIZED_TESTS ?= -q tests/kernels tests/property tests/unit/test_cache_api.py 
   tests/unit/test_cache_arguments.py tests/unit/test_cache_sharing.py tests/unit/test_cache_steps.py \
   tests/unit/test_engine_core.py tests/model/test_forward.py
 
+# Whole files go to up to four processes of pytest, in the order of their names: those with the
+# large models come in the middle, so that no process is left alone with one.
+PARALLEL = -n auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder
+
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 CMAKE_DEV = cmake --preset $(1) -Dpybind11_DIR="$$(python -m pybind11 --cmakedir)" -DPython_EXECUTABLE="$(CURDIR)/$(BIN)/python"
@@ -77,7 +81,7 @@ test-cpp: build
 	ctest --preset dev -j $(JOBS)
 
 test-python: build
-	PYTHONMALLOC=debug python -m pytest $(PYTEST_ARGS)
+	PYTHONMALLOC=debug python -m pytest $(PARALLEL) $(PYTEST_ARGS)
 
 # The wheel as a stranger gets it: built, installed in an empty environment, used
 # from another folder.
