@@ -76,7 +76,7 @@ FIELDS = (
         "waiting weighs nothing.",
     ),
     Field(
-        "gap_factor", "limits", 2.35, 0.0, 100.0, "times the step",
+        "gap_factor", "limits", 2.22, 0.0, 100.0, "times the step",
         "A step with prompts takes about so many times as long as one without, predicted from "
         "the steps before. Smaller: steadier answers; larger: earlier first tokens. From 1.1, or "
         "0: always prefill_chunk.",

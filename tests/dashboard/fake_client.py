@@ -118,7 +118,7 @@ def first_snapshot() -> dict[str, Any]:
             "prefill_chunk": 256,
             "queue_length": 1024,
             "ageing_seconds": 30.0,
-            "gap_factor": 2.35,
+            "gap_factor": 2.22,
             "draft_max": 0,
         },
         "tenants": tenants,

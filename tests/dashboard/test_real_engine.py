@@ -126,7 +126,7 @@ def test_a_change_reaches_the_running_engine(real: Admin, runtime: Any) -> None:
     assert snapshot["watermarks"] == {"low": 0.2, "high": 0.4}
     assert snapshot["limits"] == {
         "parallel": 2, "batch_size": 256, "prefill_chunk": 16, "queue_length": 1024,
-        "ageing_seconds": 30.0, "gap_factor": 2.35, "draft_max": 0,
+        "ageing_seconds": 30.0, "gap_factor": 2.22, "draft_max": 0,
     }  # fmt: skip
 
 

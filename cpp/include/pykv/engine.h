@@ -74,7 +74,7 @@ struct EngineLimits {                 // all may change live
   double ageing_seconds = 30;
   // A step with prompts takes about so many times as long as one without, predicted from the
   // steps before: 1.1 … 100; 0: always prefill_chunk.
-  double gap_factor = 2.35;
+  double gap_factor = 2.22;
   // Tokens at most that a step computes ahead for a session, guessed from its own text; fewer if
   // guesses are wrong. Answers do not depend on it. 0 … 32, 0: none.
   std::uint32_t draft_max = 0;

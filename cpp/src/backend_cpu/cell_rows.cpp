@@ -156,7 +156,7 @@ void Backend::write_kv(PoolId id, std::uint32_t layer, Rows k, Rows v, std::span
   const std::array both{k, v};
   const std::span<const Rows> rows = std::span(both).first(place.v_view_of_k ? 1 : 2);
   cpu::RowProgram& program = impl_->program;
-  if (!program.takes({rows})) impl_->run_program();
+  if (!program.takes({rows}) || !program.can_keep(cells)) impl_->run_program();
   const std::span<const CellIndex> kept = program.keep(cells);
   program.add(
       {rows}, 4,

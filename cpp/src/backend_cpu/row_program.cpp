@@ -45,13 +45,13 @@ RowProgram::Operation& RowProgram::begin(std::initializer_list<std::span<const R
   return operations_.emplace_back();
 }
 
+bool RowProgram::can_keep(std::span<const CellIndex> cells) const {
+  return kept_.empty() || std::ranges::equal(kept_, cells);
+}
+
 std::span<const CellIndex> RowProgram::keep(std::span<const CellIndex> cells) {
-  if (kept_count_ > 0 && std::ranges::equal(kept_[kept_count_ - 1], cells)) return kept_[kept_count_ - 1];
-  if (kept_count_ == kept_.size()) kept_.emplace_back();
-  std::vector<CellIndex>& copy = kept_[kept_count_];
-  copy.assign(cells.begin(), cells.end());
-  ++kept_count_;
-  return copy;
+  if (kept_.empty()) kept_.assign(cells.begin(), cells.end());
+  return kept_;
 }
 
 // Tasks of equal size: with few rows about `step_` each, with many whole panels of activations.
@@ -71,7 +71,7 @@ void RowProgram::run(ThreadPool& threads) {
     });
   }
   operations_.clear();
-  kept_count_ = 0;
+  kept_.clear();
 }
 
 }  // namespace pykv::cpu

@@ -52,6 +52,8 @@ class RowProgram {
     };
   }
 
+  // Whether `cells` can be kept: others may hold one of them in another row, and rows have no order.
+  bool can_keep(std::span<const CellIndex> cells) const;
   // A copy of `cells` that lasts until the program has run.
   std::span<const CellIndex> keep(std::span<const CellIndex> cells);
 
@@ -68,9 +70,8 @@ class RowProgram {
   std::uint32_t rows_of_task(std::uint32_t threads) const;
 
   std::vector<Operation> operations_;
-  std::vector<Rows> touched_;  // one of each buffer
-  std::vector<std::vector<CellIndex>> kept_;
-  std::size_t kept_count_ = 0;  // of kept_, in use
+  std::vector<Rows> touched_;    // one of each buffer
+  std::vector<CellIndex> kept_;  // empty: none
   std::uint32_t count_ = 0;
   std::uint32_t step_ = 0;
 };

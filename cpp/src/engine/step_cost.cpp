@@ -6,7 +6,7 @@ namespace pykv::engine {
 
 namespace {
 
-constexpr double kWeight = 0.3;      // of the newest observation
+constexpr double kWeight = 0.2;      // of the newest observation
 constexpr double kOutlier = 1.25;    // a step that the system held up counts at most so many times
 constexpr std::uint32_t kRound = 4;  // kernels take rows in groups; below that a row counts
 

@@ -18,7 +18,10 @@ PYKV_INLINE vi pair_words(vi low, vi high) {
   return vi(_mm256_blend_epi16(__m256i(high << 16), __m256i(low), 0x55));
 }
 
-PYKV_INLINE vi add_pairs(vi sum, vi a, vi b) { return sum + vi(_mm256_madd_epi16(__m256i(a), __m256i(b))); }
+// What becomes of NaN may wrap.
+PYKV_INLINE vi add_pairs(vi sum, vi a, vi b) {
+  return vi(vu(sum) + vu(_mm256_madd_epi16(__m256i(a), __m256i(b))));
+}
 
 PYKV_INLINE vf where_not_zero(vf condition, vf x) {
   return vf(_mm256_and_ps(__m256(x), _mm256_cmp_ps(__m256(condition), _mm256_setzero_ps(), _CMP_NEQ_UQ)));

@@ -114,18 +114,18 @@ struct WeightBlock {
 template <DType type, int kWide, int kRows>
 PYKV_INLINE void block_sums(const WeightBlock<type, kWide>& weight, const ActivationBlock& block, int row,
                             vi (*sums)[kWide][kRows]) {
-  constexpr int kBias = Int8Form<type>::kBias;
+  constexpr std::uint32_t kBias = Int8Form<type>::kBias;
   const std::int8_t* const q = block.q + row * static_cast<int>(kActivationBlock);
   PYKV_UNROLL
   for (int i = 0; i < kRows; ++i) PYKV_UNROLL
   for (int v = 0; v < kWide; ++v) {
-    const std::int32_t all = block.negated_sum[row + i];
+    const auto all = static_cast<std::uint32_t>(block.negated_sum[row + i]);  // of NaN it may wrap
     if constexpr (Int8Form<type>::kParts == 1) {
-      sums[0][v][i] = (vi{} + all) * kBias;
+      sums[0][v][i] = vi((vu{} + all) * kBias);
     } else {
-      const std::int32_t half = block.negated_half[row + i];
-      sums[0][v][i] = (vi{} + half) * kBias;
-      sums[1][v][i] = (vi{} + (all - half)) * kBias;
+      const auto half = static_cast<std::uint32_t>(block.negated_half[row + i]);
+      sums[0][v][i] = vi((vu{} + half) * kBias);
+      sums[1][v][i] = vi((vu{} + (all - half)) * kBias);
     }
   }
   if constexpr (Int8Form<type>::kParts == 1) {
