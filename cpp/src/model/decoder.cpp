@@ -12,6 +12,7 @@ Decoder::Decoder(const GgufFile& file, const DecoderSpec& spec, const ModelConfi
       activation_(spec.activation),
       experts_(config.experts_used, config.feed_forward, spec.activation),
       recurrent_(spec.recurrent),
+      precise_activations_(spec.precise_activations),
       backend_(backend),
       weights_(load_decoder_weights(file, spec, config, backend, options)) {}
 
@@ -22,7 +23,7 @@ Rows Decoder::run_layers(Step& step, std::span<const Token> tokens) {
   // rounding does to it, it does to all of them.
   precise_.clear();
   for (std::uint32_t i = 0; i < count; ++i)
-    if (step.positions()[i] == 0) precise_.push_back(i);
+    if (precise_activations_ || step.positions()[i] == 0) precise_.push_back(i);
   backend_.embed(weights_.embedding, tokens, x_.rows(count));
   if (config_.embedding_scale != 1.0F) backend_.scale(x_.rows(count), config_.embedding_scale);
   for (std::uint32_t i = 0; i < config_.layers; ++i) {

@@ -53,6 +53,7 @@ class Decoder {
   Activation activation_;
   ExpertRunner experts_;
   Recurrent recurrent_;
+  bool precise_activations_;
   Backend& backend_;
   DecoderWeights weights_;
   std::uint32_t capacity_ = 0;

@@ -11,6 +11,7 @@ const Architecture kGemma2{"gemma2",
                             .window = {.period = 2, .size = 4096},
                             .attention_softcap = 50.0F,
                             .logit_softcap = 30.0F,
+                            .precise_activations = true,
                             .width_scaled_layers = 46}};
 
 }  // namespace pykv

@@ -10,6 +10,7 @@ const Architecture kGemma3{"gemma3",
                             .scaled_embedding = true,
                             .activation = Activation::gelu,
                             .window = {.period = 6, .rope_base = 10000.0F},
+                            .precise_activations = true,
                             .width_scaled_layers = 62}};
 
 }  // namespace pykv
