@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypedDict, cast
 
 from pykv import _core
@@ -116,9 +116,13 @@ class Engine:
         if isinstance(prompt, str):
             return self.tokenizer.encode(prompt, add_special=add_special)
         if is_messages(prompt):
-            messages = [dict(message) for message in cast("Sequence[Message]", prompt)]
-            text = self.template.render(messages)
+            text = self.template.render(cast("Sequence[Message]", prompt))
             return self.tokenizer.encode(text, add_special=add_special, parse_special=True)
+        if isinstance(prompt, bytes | bytearray | Mapping) or not isinstance(prompt, Iterable):
+            raise TypeError(
+                "[Engine.tokens] a prompt is a text, token ids or messages, "
+                f"not {type(prompt).__name__}"
+            )
         return list(cast("Sequence[int]", prompt))
 
     def stream(
@@ -213,14 +217,11 @@ class Engine:
     ) -> list[Stream]:
         if self._closed:
             raise _core.Busy("[Engine.stream] the engine is closed; open another")
-        fields: dict[str, Any] = {"stop_tokens": sorted(self.tokenizer.eog_ids), **options}
-        stop = fields.pop("stop", ())
-        stops = (stop,) if isinstance(stop, str) else tuple(stop)
-        if not all(stops):
-            raise _core.InvalidArgument("[Engine.stream] stop has an empty string; leave it out")
-        unknown = fields.keys() - GenerateRequest.__dataclass_fields__.keys()
+        unknown = options.keys() - GenerateOptions.__annotations__.keys()
         if unknown:
             raise TypeError(f"[Engine.stream] unknown options: {', '.join(sorted(unknown))}")
+        fields: dict[str, Any] = {"stop_tokens": sorted(self.tokenizer.eog_ids), **options}
+        stops = _stop_strings(fields.pop("stop", ()))
         room = max(self.context - len(tokens), 1)
         fields |= {"max_tokens": room if max_tokens is None else max_tokens, "choices": choices}
         request = GenerateRequest(prompt=tokens, **fields)
@@ -229,3 +230,13 @@ class Engine:
             Stream(self._dispatcher, self.tokenizer, request, each, box, stops, on_token)
             for each, box in boxes.items()
         ]
+
+
+def _stop_strings(stop: object) -> tuple[str, ...]:
+    """Checked before the request is queued: afterwards nobody would take it back."""
+    given = (stop,) if isinstance(stop, str) or not isinstance(stop, Iterable) else tuple(stop)
+    if not all(isinstance(each, str) for each in given):
+        raise TypeError(f"[Engine.stream] stop is {stop!r}; it must be a string or several")
+    if not all(given):
+        raise _core.InvalidArgument("[Engine.stream] stop has an empty string; leave it out")
+    return given

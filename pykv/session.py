@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from pykv import _core
@@ -123,4 +123,4 @@ class Session:
 
 def is_messages(prompt: object) -> bool:
     """Whether a prompt is a chat."""
-    return isinstance(prompt, Sequence) and bool(prompt) and isinstance(prompt[0], dict)
+    return isinstance(prompt, Sequence) and bool(prompt) and isinstance(prompt[0], Mapping)

@@ -232,6 +232,8 @@ class Terminal:
             print(f"(taken back: {printable(each.question.splitlines()[0])})")
 
     def _retry(self, rest: str) -> None:
+        if not self._chat.exchanges:
+            raise InvalidArgument("/retry needs a question to answer again; this branch has none")
         (last,) = self._chat.rewind(1)
         self._sampling["seed"] += 1
         try:

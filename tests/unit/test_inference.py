@@ -6,6 +6,7 @@ import asyncio
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import pytest
@@ -203,6 +204,33 @@ def test_wrong_options_are_refused_by_name(engine: pykv.Engine) -> None:
         engine.generate("the", max_tokens=1, top_p=1.5)
     with pytest.raises(pykv.InvalidArgument, match="max_tokens is 0"):
         engine.generate("the", max_tokens=0)
+    several: dict[str, Any] = {"choices": 3}  # not ignored: `streams` has them
+    with pytest.raises(TypeError, match="unknown options: choices"):
+        engine.generate("the", max_tokens=1, **several)
+
+
+@pytest.mark.parametrize("stop", [["a", 5], 5, None, [b"a"]])
+def test_a_wrong_stop_is_refused_before_anything_is_queued(engine: pykv.Engine, stop: Any) -> None:
+    with pytest.raises(TypeError, match=r"stop is .*; it must be a string or several"):
+        engine.generate("the", stop=stop)
+    engine.generate("the", max_tokens=1)
+    assert engine.stats()["requests"]["length"] == 1
+    wait_until_idle(engine)
+    assert sum(engine.stats()["requests"].values()) == 1
+
+
+@pytest.mark.parametrize("prompt", [b"the", None, 5, {"role": "user", "content": "the"}])
+def test_other_kinds_of_prompts_are_refused_by_name(engine: pykv.Engine, prompt: Any) -> None:
+    with pytest.raises(TypeError, match=f"token ids or messages, not {type(prompt).__name__}"):
+        engine.generate(prompt, max_tokens=1)
+
+
+def test_messages_may_be_any_mappings(engine: pykv.Engine) -> None:
+    message = {"role": "user", "content": "the cat"}
+    assert engine.tokens([MappingProxyType(message)]) == engine.tokens([message])
+    mixed: Any = [message, 5]
+    with pytest.raises(pykv.InvalidArgument, match=r"messages\[1\] is a int"):
+        engine.tokens(mixed)
 
 
 # --- sessions --------------------------------------------------------------------

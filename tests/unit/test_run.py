@@ -155,6 +155,10 @@ def test_retry_answers_again_with_another_seed(say: Any) -> None:
     assert branches == "* main, exchanges: 1"
 
 
+def test_retry_without_a_question_says_so(say: Any) -> None:
+    assert "/retry needs a question" in say("/retry", code=1).err
+
+
 def test_a_retry_that_fails_loses_nothing(
     say: Any, monkeypatch: pytest.MonkeyPatch, capsys: Any
 ) -> None:
