@@ -1,10 +1,13 @@
 """How long it takes until a model answers, and what hostile files cost.
 
-    python -m benchmarks.load MODEL.gguf [--threads 2] [--json FILE]
+    python -m benchmarks.load MODEL.gguf [--threads 2] [--vocabulary FILE.gguf] [--json FILE]
 
 Load: from opening the model (tokenizer, weights, pool, engine) to the first token of a
 one-token prompt, in a process that has imported pykv, median of three: at most 1 s for a model
 of the size of SmolLM2, 2 s for one of the size of Gemma 3 270M.
+
+Tokenizer: of the model, or of a file with a vocabulary alone, the first one of a process that
+has imported pykv, median of five processes: at most 0.5 s.
 
 C35: a small model file with every header field set to every absurd value, one at a time: at
 most 1 s of the processor for each, and 64 MiB of memory for all.
@@ -30,6 +33,15 @@ from tests.reference.gguf_files import TinyModel, write_tiny_model
 
 ROOT = Path(__file__).resolve().parents[1]
 LOADS = 3
+PROCESSES = 5
+FIRST_TOKENIZER = """
+import sys, time
+from pykv import _core
+from pykv.tokenizer import Tokenizer
+begin = time.perf_counter()
+size = Tokenizer.from_gguf(_core.GgufFile(sys.argv[1])).vocab_size
+print(size, time.perf_counter() - begin)
+"""
 LARGE = 200_000_000  # bytes of a file
 
 
@@ -42,6 +54,16 @@ def measure_load(path: Path, threads: int) -> dict[str, Any]:
             times.append(time.perf_counter() - begin)
     limit = 2.0 if path.stat().st_size > LARGE else 1.0
     return limited("load to first token", statistics.median(times), "s", limit)
+
+
+def measure_tokenizer(path: Path) -> dict[str, Any]:
+    times = []
+    command = [sys.executable, "-c", FIRST_TOKENIZER, str(path.resolve())]
+    for _ in range(PROCESSES):
+        done = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True)
+        size, seconds = done.stdout.split()
+        times.append(float(seconds))
+    return limited(f"tokenizer of {int(size):,} tokens", statistics.median(times), "s", 0.5)
 
 
 def measure_hostile_files() -> list[dict[str, Any]]:
@@ -71,9 +93,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("model", type=Path)
     parser.add_argument("--threads", type=int, default=0)
+    parser.add_argument("--vocabulary", type=Path, help="file for the row of the tokenizer")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args(argv)
-    rows = [measure_load(options.model, options.threads), *measure_hostile_files()]
+    rows = [
+        measure_load(options.model, options.threads),
+        measure_tokenizer(options.vocabulary or options.model),
+        *measure_hostile_files(),
+    ]
     for row in rows:
         verdict = "ok" if row["ok"] else "MISSED"
         value, limit, unit = row["value"], row["limit"], row["unit"]

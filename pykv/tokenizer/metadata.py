@@ -5,7 +5,6 @@ from __future__ import annotations
 import enum
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from operator import itemgetter
 from typing import Any, Protocol
 
 import numpy as np
@@ -58,7 +57,7 @@ class Vocabulary:
     model: str  # a key of MODELS
     tokens: Sequence[str]
     types: npt.NDArray[np.uint8]  # TokenType of each token
-    merges: list[tuple[str, str]]  # byte-level BPE only
+    merges: Sequence[str]  # byte-level BPE only; two tokens with a space between, none twice
     scores: npt.NDArray[np.float32] | None  # SentencePiece only
     pre: str
     bos_id: int | None
@@ -171,20 +170,10 @@ def _scores(gguf: Metadata, count: int) -> npt.NDArray[np.float32]:
     return scores
 
 
-def _merges(gguf: Metadata) -> list[tuple[str, str]]:
-    key = PREFIX + "merges"
-    merges = _strings(gguf, key)
-    # The second part of a merge may hold spaces; the first has one only at its begin.
-    pairs: list[Any] = [tuple(merge.split(" ", 1)) for merge in merges]
-    if set(map(len, pairs)) != {2} or not all(map(itemgetter(0), pairs)):
-        for index, pair in enumerate(pairs):
-            if len(pair) != 2 or not pair[0]:
-                space = merges[index].find(" ", 1)
-                if space < 0:
-                    raise _corrupt(f"{key}[{index}] is {merges[index][:80]!r}; expected two parts")
-                pairs[index] = (merges[index][:space], merges[index][space + 1 :])
+def _merges(gguf: Metadata) -> Sequence[str]:
+    merges = _strings(gguf, PREFIX + "merges")
     # The first of two equal merges has the rank.
-    return list(dict.fromkeys(pairs)) if len(set(merges)) < len(merges) else pairs
+    return list(dict.fromkeys(merges)) if len(set(merges)) < len(merges) else merges
 
 
 def _token_id(gguf: Metadata, name: str, count: int) -> int | None:

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from pykv import _core
 from pykv.tokenizer import StreamDecoder, Tokenizer
-from pykv.tokenizer.bpe import byte_alphabet
+from pykv.tokenizer.bpe import MergePairs, byte_alphabet
 
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED = 1, 2, 3, 4
 BYTES = byte_alphabet()  # token id = byte value
@@ -58,6 +58,21 @@ def test_merges_words_and_splits_digits(small: Tokenizer) -> None:
 )
 def test_digits_and_begin_token_by_pre_tokenizer(make: Any, pre: str, ids: list[int]) -> None:
     assert make(pre=pre).encode("12") == ids
+
+
+def test_where_merges_are_cut() -> None:
+    """The first part may begin with a space, the second may have them anywhere."""
+    pairs = MergePairs(["a b", " a b", "a  b", "a b c ", "  c", "a b"])
+    assert [*pairs] == [
+        ("a", "b"), (" a", "b"), ("a", " b"), ("a", "b c "), (" ", "c"), ("a", "b"),
+    ]  # fmt: skip
+    assert (len(pairs), pairs[1]) == (6, (" a", "b"))
+
+
+def test_the_first_of_two_equal_merges_has_the_rank(make: Any) -> None:
+    tokens = [*BYTES, "ab", "bc"]
+    twice = make(pre="gpt-2", tokens=tokens, token_type=None, merges=["a b", "b c", "a b"])
+    assert twice.encode("abc") == [256, ord("c")]
 
 
 def test_missing_pre_tokenizer_is_the_default_one(make: Any) -> None:
@@ -174,6 +189,7 @@ def test_surrogates_are_refused(small: Tokenizer) -> None:
         ({"tokens": [*BYTES, "a"], "token_type": None}, _core.CorruptModel, "ids 97 and 256"),
         ({"merges": None}, _core.CorruptModel, "merges is missing"),
         ({"merges": ["ab"]}, _core.CorruptModel, r"merges\[0\] is 'ab'"),
+        ({"merges": ["a b", " ab"]}, _core.CorruptModel, r"merges\[1\] is ' ab'"),
         ({"merges": ["a x"]}, _core.CorruptModel, "do not fit"),
         ({"merges": ["a  "]}, _core.CorruptModel, "do not fit"),
         ({"merges": ["no t"]}, _core.CorruptModel, "do not fit"),
