@@ -84,7 +84,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")  # terminals that are not UTF-8
     try:
-        return _run(arguments)
+        code = _run(arguments)
+        if sys.stdout is not None:
+            sys.stdout.flush()  # what does not fit on a disk is known here, not at exit
+        return code
     except Error as error:
         return _report(str(error))
     except ModuleNotFoundError as error:
@@ -92,10 +95,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         if package not in _EXTRA_PACKAGES:
             raise
         return _report(f"the package {package!r} is missing; pip install 'pykv-cache[server]'")
-    except BrokenPipeError:
-        # The reader went away (`| head`). Python would fail once more at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except BrokenPipeError:  # the reader went away (`| head`)
+        _discard_output()
         return 1
+    except OSError as error:
+        _discard_output()
+        return _report(str(error))
     except KeyboardInterrupt:
         print(file=sys.stderr)
         return _INTERRUPTED
@@ -144,6 +149,14 @@ def _load(name: str) -> _Command | None:
 def _version() -> str:
     info = build_info()
     return f"pykv {info['version']} ({info['backend']}, {info['compiler']}, {info['build_type']})"
+
+
+def _discard_output() -> None:
+    """What stdout did not take, it would be offered once more at exit."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _report(message: str) -> int:

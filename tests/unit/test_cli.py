@@ -304,6 +304,17 @@ def test_a_reader_that_goes_away(tmp_path: Path) -> None:
     assert child.returncode == 1
 
 
+@pytest.mark.parametrize("arguments", [["completion", "zsh"], ["generate", "--print-config"]])
+def test_a_full_disk_is_an_error_without_a_traceback(arguments: list[str]) -> None:
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "pykv", *arguments],
+            cwd=ROOT, stdout=full, stderr=subprocess.PIPE, text=True, check=False,
+        )  # fmt: skip
+    assert done.returncode == 1
+    assert done.stderr == "pykv: error: [Errno 28] No space left on device\n"
+
+
 def test_pull(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: Any) -> None:
     file = tmp_path / "model.gguf"
     file.write_bytes(b"GGUF")
