@@ -115,6 +115,38 @@ def test_salts_share_nothing(http: httpx.Client) -> None:
         assert cached(complete(http, cache_salt=salt)) > 0
 
 
+def test_nothing_crosses_between_two_keys_in_a_small_pool(model_file: Path) -> None:
+    """C3: hundreds of requests of two keys at once, in a pool whose cells are reused again."""
+    texts = [f"{PROMPT} Chapter {number}." for number in range(6)]
+
+    def logits(http: httpx.Client, prompt: str, **fields: Any) -> tuple[float, ...]:
+        reply = complete(http, prompt, max_tokens=6, logprobs=0, temperature=1, seed=7, **fields)
+        return tuple(reply["choices"][0]["logprobs"]["token_logprobs"])
+
+    def ask(salt: str, turn: int) -> tuple[str, tuple[float, ...]]:
+        prompt = f"The word of {salt} is {salt * 3}. {texts[turn % 6]}"
+        return prompt, logits(http, prompt, cache_salt=salt)
+
+    with (
+        open_runtime(model_file, ctx_size=128) as runtime,
+        served(create_app(runtime)) as url,
+        httpx.Client(base_url=url, timeout=60) as http,
+        ThreadPoolExecutor(4) as pool,
+    ):
+        work = [pool.submit(ask, salt, turn) for turn in range(100) for salt in ("lion", "mouse")]
+        answers = [each.result() for each in work]
+        cache = runtime.engine.snapshot()["cache"]
+        assert cache["evicted_cells_demand"] + cache["evicted_cells_watermark"] > 10 * 128
+    with (
+        open_runtime(model_file) as runtime,
+        served(create_app(runtime)) as url,
+        httpx.Client(base_url=url, timeout=60) as http,
+    ):
+        alone = {prompt: logits(http, prompt, cache_prompt=False) for prompt in dict(answers)}
+    assert len(set(alone.values())) == 12
+    assert answers == [(prompt, alone[prompt]) for prompt, _ in answers]
+
+
 def test_requests_side_by_side_answer_as_alone(http: httpx.Client) -> None:
     prompts = [
         PROMPT + " " + word for word in ("and", "the cat", "of", "in it", "", "a", "to", "on")

@@ -1,8 +1,10 @@
-"""Sessions that share: identical prompts at the same moment (C5), many on one prefix (C4), two
-engines on one model. A tiny random model; every answer equals that of an engine of its own."""
+"""Sessions that share: identical prompts at the same moment (C5), many on one prefix (C4); tenants
+that must not (C3, C8); two engines on one model. A tiny random model; every answer equals that of
+an engine of its own."""
 
 from __future__ import annotations
 
+import random
 from pathlib import Path
 from typing import Any
 
@@ -155,6 +157,69 @@ def test_ten_sessions_on_a_common_prefix_store_it_once(long: Path) -> None:
     machine.run()
     assert machine.ends[again].cached_tokens == 10_099
     machine.cache.check_integrity()
+
+
+# --- C3, C8 ----------------------------------------------------------------------
+
+ROUNDS = 200
+TENANTS = (1, 2)
+POOL = 256
+
+
+def test_nothing_crosses_between_tenants_whose_cells_are_reused(tiny: Path) -> None:
+    """Both have one system prompt and the same texts behind a marker of their own. The texts come
+    again and again in a pool that has room for four of them, beside the other's requests."""
+    machine = EngineMachine(tiny, cells=POOL, parallel=4, batch_size=48)
+
+    def marker(tenant: int) -> list[int]:
+        return machine.text(8, 100 + tenant)
+
+    system = machine.text(16, 1)
+    texts = [machine.text(24, 10 + seed) for seed in range(8)]
+    rng = random.Random(3)
+    asked: dict[int, tuple[int, int]] = {}
+    for _ in range(ROUNDS):
+        for tenant in TENANTS:
+            which = rng.randrange(len(texts))
+            prompt = [*system, *marker(tenant), *texts[which]]
+            request = machine.engine.submit(prompt, 8, temperature=1.0, name_space=tenant)
+            asked[request] = tenant, which
+        for _ in range(rng.randrange(4)):
+            machine.engine.step_once()
+            machine.collect()
+    machine.run()
+    alone = {
+        (tenant, which): solo(tiny, [*system, *marker(tenant), *texts[which]], 8, temperature=1.0)
+        for tenant, which in sorted(set(asked.values()))
+    }
+    assert len({tuple(answer) for answer in alone.values()}) > 12, "markers and texts matter"
+    assert {request: machine.tokens[request] for request in asked} == {
+        request: alone[which] for request, which in asked.items()
+    }
+    first = [min(r for r, (tenant, _) in asked.items() if tenant == each) for each in TENANTS]
+    assert [machine.ends[request].cached_tokens for request in first] == [0, 0]
+    snapshot = machine.engine.snapshot()
+    assert snapshot["cache"]["evicted_cells_demand"] > 4 * POOL
+    assert snapshot["tenants"]["default"]["hit_tokens"] > ROUNDS * len(system)
+    machine.cache.check_integrity()
+
+
+def test_probes_of_another_tenants_texts_reuse_nothing(tiny: Path) -> None:
+    """C8: whether it guesses the whole text or its beginning."""
+    machine = EngineMachine(tiny)
+    private = [machine.text(60, seed) for seed in range(5)]
+    for text in private:
+        machine.greedy(text, 1, name_space=1)
+    machine.run()
+    guesses = [text[:length] for text, length in zip(private, (60, 40, 20, 5, 2), strict=True)]
+    before = machine.cache.stats()["cells_idle"]
+    probes = [machine.greedy(guess, 1, name_space=2) for guess in guesses]
+    machine.run()
+    assert [machine.ends[probe].cached_tokens for probe in probes] == [0] * 5
+    assert machine.cache.stats()["cells_idle"] - before == sum(map(len, guesses))
+    again = machine.greedy(private[0], 1, name_space=1)
+    machine.run()
+    assert machine.ends[again].cached_tokens == 59
 
 
 # --- guesses ---------------------------------------------------------------------
