@@ -205,8 +205,8 @@ class Cache:
         """A new sequence with what :meth:`save` gave, of a cache with the same layers and types.
 
         The number of cells may differ. With ``tokens``, the ids of what was saved, others can
-        continue from there, and so ``restored.reusable`` is their number; 0 if windows or states
-        have no budget for one more resume point. Raises ``InvalidArgument`` for another model or
+        continue from there as long as the sequence lives, and afterwards if windows and states have
+        a budget for one more resume point; so ``restored.reusable`` is their number. Raises ``InvalidArgument`` for another model or
         other types, ``OutOfCells`` where some pool has too few cells.
         """
         return saved.restore(self, what, tokens, namespace)

@@ -40,7 +40,7 @@ class Restored(NamedTuple):
 
     sequence: int
     reusable: int
-    """Tokens that others can continue from, now: all of them, or 0."""
+    """Tokens that others can continue from, now: all of them, or 0 if no ids were given."""
 
 
 def save(cache: Cache, sequence: int) -> Saved:
@@ -81,8 +81,8 @@ def restore(cache: Cache, saved: Saved, tokens: Any, namespace: int) -> Restored
             for layer, spec in enumerate(cache.core.layers):
                 rows, state = saved.rows[layer], saved.states[layer]
                 if rows is not None:
-                    kept = saved.count - _kept_from(spec, saved.count)
-                    step.import_rows(layer, rows[0][-kept:], rows[1][-kept:])
+                    unseen = len(rows[0]) - (saved.count - _kept_from(spec, saved.count))
+                    step.import_rows(layer, rows[0][unseen:], rows[1][unseen:])
                 if state is not None:
                     step.write_states(layer, state[None])
         if tokens is None:
@@ -141,9 +141,9 @@ def _stores(spec: _core.LayerSpec) -> bool:
 
 
 def _kept_from(spec: _core.LayerSpec, end: int) -> int:
-    """The first of `end` tokens that a cache must have of a layer to go on."""
+    """The first of `end` tokens that a cache must have of a layer to go on; `end`: none."""
     if spec.pool == 0:
         return 0
     if spec.window_kind == "standard":
         return max(0, end - spec.window_size + 1)
-    return min(end // spec.window_size * spec.window_size, end - 1)
+    return end // spec.window_size * spec.window_size

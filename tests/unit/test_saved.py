@@ -74,6 +74,31 @@ def test_everything_that_the_next_token_sees_comes_back(mix: str, count: int) ->
     target.check_integrity()
 
 
+@pytest.mark.parametrize("window", [("chunked", 16), ("standard", 1)])
+def test_a_window_of_which_the_next_token_sees_nothing(window: tuple[str, int]) -> None:
+    """What continues from a resume point there has no cells in that pool, and needs none."""
+    layers = [FULL, replace(FULL, window=window)]
+    source, target = make(layers), make(layers)
+    tokens = list(range(32))
+    append(source, source.create(), tokens)
+    source.erase_all()
+    sequence, reused, *_ = source.open([*tokens, 7])
+    assert reused == 32 and len(source.read_rows(sequence, 1)[0]) == 0
+    restored = target.restore(source.save(sequence), tokens)
+    assert restored.reusable == 32
+    target.check_integrity()
+    for cache, seq in ((source, sequence), (target, restored.sequence)):
+        append(cache, seq, [7])
+        cache.check_integrity()
+    for layer in (0, 1):
+        for theirs, ours in zip(
+            source.read_rows(sequence, layer),
+            target.read_rows(restored.sequence, layer),
+            strict=True,
+        ):
+            np.testing.assert_array_equal(ours, theirs)
+
+
 def test_it_comes_back_to_the_cache_it_left() -> None:
     """Exact tokens are stored once, also then."""
     cache = make([FULL, WINDOW])
@@ -91,7 +116,10 @@ def test_a_window_that_keeps_all_gives_to_one_that_does_not() -> None:
     append(own, 1, [50])
     own.plan([(1, 1)])
     append(full, 1, [50])
-    assert own.restore(full.save(1), list(range(51))).reusable == 51
+    restored = own.restore(full.save(1), list(range(51)))
+    assert restored.reusable == 51
+    for actual, expected in zip(content(own, restored.sequence), content(full, 1), strict=True):
+        np.testing.assert_array_equal(actual, expected)
     with pytest.raises(pykv.InvalidArgument, match=r"layer 1 15 tokens were saved, .* keeps 51"):
         full.restore(own.save(1))
 

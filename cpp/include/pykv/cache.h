@@ -282,7 +282,7 @@ class Cache {
   std::optional<Plan> plan(std::span<const StepRequest> requests) const;
   // The same for all tokens of an empty sequence that another cache has computed: the step takes them by
   // Step::import_rows and write_states, and computes nothing. A window pool has of them what the next
-  // token sees, at least the last one, and import_rows takes as many rows for its layers.
+  // token sees, which may be none, and import_rows takes as many rows for its layers.
   std::optional<Plan> plan_import(const StepRequest& request) const;
   Step commit(Plan plan);  // throws StalePlan, OutOfMemory, Busy
 

@@ -78,10 +78,8 @@ struct Plan::Data {
     std::array<std::uint32_t, kMaxPools> first_span{};  // of each pool, into Part::cells
     bool exact = false;  // ids were given and the lineage was exact: publish at the end
     Pos end() const { return first + static_cast<Pos>(count); }
-    // Position of the first of its tokens that a pool with this window gets.
-    Pos first_in(Window window, bool imports) const {
-      return imports ? std::min(first_visible(end(), window), end() - 1) : first;
-    }
+    // Position of the first of its tokens that a pool with this window gets; end(): none.
+    Pos first_in(Window window, bool imports) const { return imports ? first_visible(end(), window) : first; }
   };
   // The new cells of one pool.
   struct Part {

@@ -155,6 +155,12 @@ std::optional<Plan> Cache::Impl::plan(std::span<const StepRequest> requests, boo
 
 namespace {
 
+// The lease that take_back() restores. An import may need no cells in a window's pool.
+std::optional<BlockIndex> lease_of(const CellPool& pool, SeqId seq, std::span<const CellSpan> cells) {
+  if (cells.empty()) return std::nullopt;
+  return pool.cells.lease(seq, cells.front().begin / kBlockCells);
+}
+
 void append(CellMap& cells, SeqId seq, Pos next, std::span<const CellSpan> spans, RunList& runs) {
   for (const CellSpan span : spans) {
     cells.take(seq, span);
@@ -174,10 +180,9 @@ void Cache::Impl::take(const Plan::Data& plan, const Item& item) {
   Sequence& sequence = *item.sequence;
   Sequence::Before& before = sequence.in_step.emplace(Sequence::Before{});
   before.end = item.first;
-  before.lease = base.cells.lease(item.seq, plan.cells_of(item).front().begin / kBlockCells);
+  before.lease = lease_of(base, item.seq, plan.cells_of(item));
   for (std::size_t i = 0; i < windows.size(); ++i)
-    sequence.windows[i].lease_before =
-        windows[i].cells.lease(item.seq, plan.cells_of(item, i + 1).front().begin / kBlockCells);
+    sequence.windows[i].lease_before = lease_of(windows[i], item.seq, plan.cells_of(item, i + 1));
   append(base.cells, item.seq, item.first, plan.cells_of(item), sequence.runs);
   for (std::size_t i = 0; i < windows.size(); ++i) {
     WindowRuns& window = sequence.windows[i];
