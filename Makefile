@@ -135,6 +135,7 @@ fuzz-long: $(VENV)/.tools
 
 test-long: build
 	PYKV_WALK_OPERATIONS=10000000 ctest --preset dev --timeout 7200 -R test_cache_walk
+	PYKV_WALK_OPERATIONS=20000 python -m pytest tests/model/test_random_operations.py $(PYTEST_ARGS)
 	python -m pytest tests/property --hypothesis-profile=long $(PYTEST_ARGS)
 
 bench: build

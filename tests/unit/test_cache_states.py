@@ -2,71 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
-
 import numpy as np
-import numpy.typing as npt
 import pytest
 
 import pykv
 from pykv import Cache, CacheConfig, Layer
-
-F32 = npt.NDArray[np.float32]
-WIDTH = 16
-FULL = Layer(kv_heads=1, k_dim=WIDTH, v_dim=WIDTH)
-WINDOW = Layer(kv_heads=1, k_dim=WIDTH, v_dim=WIDTH, window=("standard", 8))
-CHUNKED = Layer(kv_heads=1, k_dim=WIDTH, v_dim=WIDTH, window=("chunked", 12))
-STATE = Layer.recurrent(3, WIDTH - 3)
-MIXES = {
-    "windows": [WINDOW, FULL, WINDOW],
-    "two kinds of windows": [WINDOW, CHUNKED, FULL],
-    "recurrent": [STATE],
-    "hybrid": [STATE, FULL],
-    "hybrid and window": [WINDOW, STATE, FULL],
-    "hybrid and two kinds of windows": [CHUNKED, STATE, WINDOW, FULL],
-    "state beside K and V": [Layer(kv_heads=1, k_dim=WIDTH, v_dim=WIDTH, state=(3, WIDTH - 3))],
-}
-
-
-class Toy:
-    """A model whose every number depends on all tokens before it, in their order."""
-
-    def __init__(self, layers: Sequence[Layer], **config: Any) -> None:
-        self.layers = layers
-        self.cache = Cache(
-            CacheConfig(layers=layers, cells=1024, type_k="f32", type_v="f32", **config), threads=1
-        )
-
-    def mix(self, x: F32, before: F32) -> tuple[F32, F32]:
-        """Outputs and the state after x [n, WIDTH]."""
-        state, out = before, np.empty_like(x)
-        for i, row in enumerate(x):
-            state = (np.float32(0.75) * np.roll(state, 1) + row).astype(np.float32)
-            out[i] = state
-        return out, state
-
-    def step(self, work: Sequence[tuple[int, list[int]]]) -> list[F32]:
-        plan = self.cache.plan(work)
-        assert plan is not None
-        with self.cache.step(plan) as step:
-            tokens = np.array([token for _, new in work for token in new])
-            x = np.stack([np.sin(tokens * (i + 1)) for i in range(WIDTH)], 1).astype(np.float32)
-            for index, layer in enumerate(self.layers):
-                if layer.state is not None:
-                    states = step.read_states(index)
-                    for i, rows in enumerate(step.slices):
-                        x[rows], states[i] = self.mix(x[rows], states[i])
-                    step.write_states(index, states)
-                if layer.kv_heads:
-                    rows = x[:, None, :]
-                    step.write(index, rows, rows)
-                    x = x + step.attend(index, rows)[:, 0]
-            return [x[rows] for rows in step.slices]
-
-    def cold(self, tokens: list[int]) -> F32:
-        fresh = Toy(self.layers)
-        return fresh.step([(fresh.cache.create(), tokens)])[0]
+from tests.model.toy import FULL, MIXES, WIDTH, Toy
 
 
 @pytest.mark.parametrize("mix", MIXES)
@@ -82,72 +23,6 @@ def test_states_are_those_of_a_cold_run(mix: str) -> None:
     np.testing.assert_array_equal(b, cold[20:])
     np.testing.assert_array_equal(toy.step([(child, tokens[20:])])[0], cold[20:])
     toy.cache.check_integrity()
-
-
-@pytest.mark.parametrize("mix", MIXES)
-@pytest.mark.parametrize("seed", range(5))
-def test_random_operations(mix: str, seed: int) -> None:
-    rng = np.random.default_rng(seed)
-    toy = Toy(MIXES[mix], resume_spacing=16)
-    prompt = [int(token) for token in rng.integers(0, 50, 60)]
-    has: dict[int, list[int]] = {}
-
-    def random_sequence() -> int:
-        return int(rng.choice(list(has)))
-
-    def append() -> None:
-        chosen = {random_sequence() for _ in range(int(rng.integers(1, 4)))}
-        work = []
-        for seq in chosen:
-            same = prompt[len(has[seq]) :]  # or tokens that nobody else has
-            count = int(rng.integers(1, 20))
-            new = same[:count] or [int(token) for token in rng.integers(0, 50, count)]
-            work.append((seq, new if rng.random() < 0.7 else [new[0] + 50, *new[1:]]))
-        for (seq, new), out in zip(work, toy.step(work), strict=True):
-            np.testing.assert_array_equal(out, toy.cold(has[seq] + new)[len(has[seq]) :])
-            has[seq] = has[seq] + new
-
-    def rewind() -> None:
-        seq = random_sequence()
-        depth = toy.cache.rewind(seq, int(rng.integers(0, len(has[seq]) + 1)))
-        has[seq] = has[seq][:depth]
-
-    def remove_tail() -> None:
-        seq = random_sequence()
-        begin = int(rng.integers(0, len(has[seq]) + 1))
-        try:
-            toy.cache.remove(seq, (begin, len(has[seq])))
-        except pykv.Unsupported as error:
-            assert "rewind() goes back to position" in str(error)
-        else:
-            has[seq] = has[seq][:begin]
-
-    def open_prompt() -> None:
-        if len(has) > 8:
-            return
-        opened = toy.cache.open(prompt[: int(rng.integers(1, 60))])
-        has[opened.sequence] = prompt[: opened.reused]
-
-    def fork() -> None:
-        if len(has) < 8:
-            seq = random_sequence()
-            has[toy.cache.fork(seq)] = has[seq]
-
-    def erase() -> None:
-        seq = random_sequence()
-        toy.cache.erase(seq)
-        del has[seq]
-
-    def evict() -> None:
-        toy.cache.evict(int(rng.integers(1, 100)))
-
-    open_prompt()
-    for _ in range(80):
-        choices = [append, append, rewind, remove_tail, open_prompt, fork, erase, evict]
-        if not has:
-            choices = [open_prompt]
-        choices[int(rng.integers(len(choices)))]()
-        toy.cache.check_integrity()
 
 
 def test_a_step_ends_where_points_are_due() -> None:
