@@ -1,94 +1,15 @@
 // Window pools and resume points from C++: what is kept, from where sequences continue, what is
 // refused. That attention reads the right cells is tested by test_cache_walk.cpp.
-#include <cstdio>
-#include <memory>
-#include <numeric>
 #include <string>
 #include <vector>
 
 #include "check.h"
-#include "pykv/cache.h"
 #include "pykv/errors.h"
+#include "windows_fixture.h"
 
-using namespace pykv;
+using namespace windows;
 
 namespace {
-
-constexpr std::uint32_t kDim = 8;
-constexpr NamespaceId ns{0};
-
-std::vector<Token> range(Token begin, Token end) {
-  std::vector<Token> tokens(static_cast<std::size_t>(end - begin));
-  std::iota(tokens.begin(), tokens.end(), begin);
-  return tokens;
-}
-
-std::vector<Token> joined(std::vector<Token> a, const std::vector<Token>& b) {
-  a.insert(a.end(), b.begin(), b.end());
-  return a;
-}
-
-// `layers` layers, all but every sixth with a window.
-LayerTable gemma(std::uint32_t layers, std::uint32_t window, std::uint32_t dim) {
-  LayerSpec layer;
-  layer.kv_heads = 1;
-  layer.k_dim = layer.v_dim = dim;
-  LayerTable table(layers, layer);
-  for (std::uint32_t i = 0; i < layers; ++i) {
-    if (i % 6 == 5) continue;
-    table[i].window_kind = WindowKind::standard;
-    table[i].window_size = window;
-  }
-  return with_window_pools(table);
-}
-
-struct Fixture {
-  explicit Fixture(std::uint64_t cells, std::uint32_t window = 16, std::uint32_t layers = 6) {
-    config.layers = gemma(layers, window, kDim);
-    config.ropes = {RopeParams{}};
-    config.ropes[0].dims = kDim;
-    config.type_k = config.type_v = DType::f32;
-    config.cells = cells;
-    config.resume_spacing = 64;
-    config.clock = [this] { return ticks += 1; };
-  }
-  Cache& make() {
-    cache = std::make_unique<Cache>(config, backend);
-    return *cache;
-  }
-
-  bool append(std::vector<StepRequest> requests) {
-    const std::optional<Plan> plan = cache->plan(requests);
-    if (!plan) return false;
-    Step step = cache->commit(*plan);
-    write(step);
-    step.finish();
-    return true;
-  }
-  bool append(SeqId seq, std::span<const Token> tokens) {
-    return append({{seq, static_cast<std::uint32_t>(tokens.size()), tokens}});
-  }
-  void write(Step& step) {
-    const BufferId buffer = backend.create_buffer(step.rows(), kDim);
-    const Rows rows{buffer, 0, step.rows(), kDim};
-    for (std::uint32_t layer = 0; layer < config.layers.size(); ++layer) step.write(layer, rows, rows);
-    backend.destroy_buffer(buffer);
-  }
-  // A request as an engine does it: from the cached prefix on, then ends. Returns what it reused.
-  std::uint32_t request(const std::vector<Token>& prompt) {
-    const Cache::Opened opened = cache->open(ns, prompt);
-    CHECK(append(opened.seq, std::span(prompt).subspan(opened.reused)));
-    cache->erase(opened.seq);
-    cache->check_integrity();
-    return opened.reused;
-  }
-  const PoolStats pool(std::size_t index) const { return cache->stats().pools.at(index); }
-
-  double ticks = 0;
-  CacheConfig config;
-  Backend backend{BackendConfig{1, "scalar"}};
-  std::unique_ptr<Cache> cache;
-};
 
 std::string message_of(auto call) {
   try {
@@ -287,45 +208,4 @@ TEST(the_bytes_of_all_pools_are_one_budget) {
   CHECK(f.pool(0).cells_free < 32);
   f.config.pool_bytes = block - 1;
   CHECK_THROWS(InvalidArgument, f.make());
-}
-
-// 16 sessions of 4,096 tokens on the layers of Gemma 3 270M: 18, of which 15 have a window of 512.
-TEST(a_window_pool_is_sized_by_need_not_by_context) {
-  constexpr std::uint32_t kSessions = 16, kTokens = 4096, kWindow = 512, kStep = 256;
-  Fixture f(kSessions * (kTokens + 64), kWindow, 18);
-  f.config.step_tokens = kStep;
-  f.config.resume_spacing = 512;
-  Cache& cache = f.make();
-  std::vector<StepRequest> all;
-  for (std::uint32_t i = 0; i < kSessions; ++i) all.push_back({cache.create(), 1, {}});
-  for (std::uint32_t at = 0; at < kTokens; at += kStep) {
-    for (std::uint32_t i = 0; i < kSessions; ++i) {
-      const auto first = static_cast<Token>(i * 10000 + at);
-      CHECK(f.append(all[i].seq, range(first, first + static_cast<Token>(kStep))));
-      CHECK(f.pool(1).cells_active <= kSessions * (kWindow - 1 + kStep));
-    }
-  }
-  CHECK(f.append(all));
-  CHECK(f.pool(1).cells_active == kSessions * kWindow);  // 511 and the new one
-  CHECK(f.pool(0).cells_active == kSessions * (kTokens + 1));
-
-  // In the bytes of the real heads: 256 elements of f16.
-  const LayerTable real = gemma(18, kWindow, 256);
-  const auto cell_bytes = [&](std::uint32_t pool) {
-    return static_cast<double>(BlockLayout(real, pool, DType::f16, DType::f16).bytes_per_cell());
-  };
-  CHECK(cell_bytes(0) == 3 * 1024 && cell_bytes(1) == 15 * 1024);
-  const auto cells = static_cast<double>(f.pool(0).cells_active);
-  const double full = cells * (cell_bytes(0) + cell_bytes(1));
-  const double live = cells * cell_bytes(0) + static_cast<double>(f.pool(1).cells_active) * cell_bytes(1);
-  const double kept = live + static_cast<double>(f.pool(1).cells_resume) * cell_bytes(1);
-  std::printf("  KV bytes of full cells: %.4f, with resume points %.4f\n", live / full, kept / full);
-  CHECK(live / full < 0.271 && kept / full <= 0.30);
-  CHECK(cache.stats().resume_points > 0);
-  cache.check_integrity();
-
-  // What is shared is there once.
-  std::vector<SeqId> forks;
-  for (const StepRequest& request : all) forks.push_back(cache.fork(request.seq));
-  CHECK(f.pool(1).cells_active == kSessions * kWindow);
 }
