@@ -15,6 +15,7 @@ from pykv import _core
 from tests.reference.decoder_forward import log_softmax
 
 ROOT = Path(__file__).resolve().parents[1]
+GOLDEN = {49152: "smollm2", 262144: "gemma3"}  # by the size of the vocabulary
 LONGEST_PROMPT = 700  # of the golden answers that are compared, tokens
 Floats = npt.NDArray[np.floating[Any]]
 
@@ -36,16 +37,22 @@ def divergence_of_best(exact: Floats, ids: Sequence[int], others: Floats) -> flo
     return float((np.exp(p_log) * (p_log - q_log)).sum() + rest[0] * np.log(rest[0] / rest[1]))
 
 
-def golden_answers() -> list[dict[str, Any]]:
-    """llama.cpp's answers with SmolLM2."""
-    text = (ROOT / "tests/data/golden_smollm2.json").read_text(encoding="utf-8")
-    entries: list[dict[str, Any]] = json.loads(text)
+def golden_answers(model: _core.Model) -> list[dict[str, Any]]:
+    """llama.cpp's answers with this model."""
+    vocab = model.config["vocab"]
+    if vocab not in GOLDEN:
+        raise SystemExit(
+            f"no golden answers for a vocabulary of {vocab:,} tokens; there are some for "
+            + ", ".join(f"{size:,} ({name})" for size, name in GOLDEN.items())
+        )
+    file = ROOT / f"tests/data/golden_{GOLDEN[vocab]}.json"
+    entries: list[dict[str, Any]] = json.loads(file.read_text(encoding="utf-8"))
     return entries
 
 
-def golden_text(count: int) -> list[int]:
-    """Token ids of the longest golden prompt of SmolLM2."""
-    longest: list[int] = max((e["prompt_tokens"] for e in golden_answers()), key=len)
+def golden_text(model: _core.Model, count: int) -> list[int]:
+    """Token ids of the longest golden prompt of this model."""
+    longest: list[int] = max((e["prompt_tokens"] for e in golden_answers(model)), key=len)
     return longest[:count]
 
 
@@ -55,8 +62,9 @@ def compute(
     tokens: Sequence[int],
     types: tuple[str, str],
     transform: bool = True,
+    first: int = 0,
 ) -> Floats:
-    """Logits [tokens, vocab] from pykv in one step."""
+    """Logits [tokens, vocab] from pykv in one step, of the tokens from `first` on."""
     cache = _core.Cache(
         layers=model.layer_table,
         ropes=model.ropes,
@@ -69,7 +77,7 @@ def compute(
     plan = cache.plan([(cache.create(), list(tokens))])
     assert plan is not None  # the cache was made for exactly these tokens
     step = cache.commit(plan)
-    logits: Floats = model.forward(step, tokens, range(len(tokens)))
+    logits: Floats = model.forward(step, tokens, range(first, len(tokens)))
     step.finish()
     return logits
 
@@ -82,13 +90,13 @@ def divergences_of_answers(path: Path) -> tuple[Floats, Floats]:
     file = _core.GgufFile(path)
     exact_model, model = (_core.Model(file, backend, precision=p) for p in ("exact", "fast"))
     ours, theirs = [], []
-    for entry in golden_answers():
+    for entry in golden_answers(model):
         if "top10" not in entry or len(entry["prompt_tokens"]) > LONGEST_PROMPT:
             continue
         tokens = entry["prompt_tokens"] + entry["greedy_tokens"][:-1]
         first = len(entry["prompt_tokens"]) - 1
-        exact = log_softmax(compute(exact_model, backend, tokens, ("f32", "f32"))[first:])
-        fast = log_softmax(compute(model, backend, tokens, ("f16", "f16"))[first:])
+        exact = log_softmax(compute(exact_model, backend, tokens, ("f32", "f32"), first=first))
+        fast = log_softmax(compute(model, backend, tokens, ("f16", "f16"), first=first))
         for step, best in enumerate(entry["top10"]):
             ids = [token for token, _ in best]
             ours.append(divergence_of_best(exact[step], ids, fast[step][ids]))

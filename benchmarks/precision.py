@@ -96,10 +96,10 @@ def compare_with_llama_cpp(path: Path) -> list[dict[str, Any]]:
 
 
 def measure(path: Path, options: argparse.Namespace) -> list[dict[str, Any]]:
-    tokens = golden_text(options.tokens)
-    print(f"{len(tokens)} positions, precision {options.precision}")
     backend = _core.Backend()
     model = _core.Model(_core.GgufFile(path), backend, precision=options.precision)
+    tokens = golden_text(model, options.tokens)
+    print(f"{len(tokens)} positions, precision {options.precision}")
     reference = DecoderReference(path)
     exact = reference.logits(tokens)
     rows = []

@@ -67,10 +67,12 @@ def windows(texts: Sequence[Sequence[int]], size: int, positions: int) -> list[l
     return made
 
 
-def read_texts(gguf: _core.GgufFile, files: Sequence[Path]) -> list[list[int]]:
+def read_texts(gguf: _core.GgufFile, model: _core.Model, files: Sequence[Path]) -> list[list[int]]:
     tokenizer = Tokenizer.from_gguf(gguf)
-    texts = [tokenizer.encode(path.read_text(encoding="utf-8")) for path in files]
-    return texts if files else [golden_text(1 << 20), *read_texts(gguf, default_files())]
+    golden = [] if files else [golden_text(model, 1 << 20)]
+    return golden + [
+        tokenizer.encode(path.read_text(encoding="utf-8")) for path in files or default_files()
+    ]
 
 
 def default_files() -> list[Path]:
@@ -96,7 +98,8 @@ def measure(options: argparse.Namespace) -> dict[Case, Values]:
     path, backend = options.model, _core.Backend()
     gguf = _core.GgufFile(path)
     models = {p: _core.Model(gguf, backend, precision=p) for p in {"exact", *options.precisions}}
-    parts = windows(read_texts(gguf, options.texts), options.window, options.positions)
+    texts = read_texts(gguf, models["exact"], options.texts)
+    parts = windows(texts, options.window, options.positions)
     check_reference(path, models["exact"], backend, parts[0][:SPOT])
     found: dict[Case, list[Values]] = {}
     python = options.llama_cpp or peer_python("llama-cpp")

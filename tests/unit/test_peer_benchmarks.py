@@ -10,11 +10,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from benchmarks import peer_logits, vs_peers
+from benchmarks import logits, peer_logits, vs_peers
 from benchmarks import precision_vs_peer as precision
 from benchmarks.peers import rows, worker
 from benchmarks.peers.rows import Case
 from benchmarks.peers.worker import Worker, WorkerError
+from pykv import _core
 from tests.reference.gguf_files import write_tiny_model
 
 ECHO = """
@@ -206,3 +207,12 @@ def test_recorded_logits_are_read_back_and_compared() -> None:
     changed = {"a": peer_logits.facts_of(logits)}
     assert len(peer_logits.differences(read, changed)) == 1
     assert len(peer_logits.differences(read, {})) == 1
+
+
+def test_a_model_without_golden_answers_is_not_compared_with_those_of_another(
+    tmp_path: Path,
+) -> None:
+    path = write_tiny_model(tmp_path / "tiny.gguf")
+    model = _core.Model(_core.GgufFile(path), _core.Backend(threads=1))
+    with pytest.raises(SystemExit, match=r"of [0-9,]+ tokens; .* 49,152 \(smollm2\), 262,144"):
+        logits.golden_text(model, 100)
