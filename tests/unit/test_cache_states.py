@@ -7,7 +7,17 @@ import pytest
 
 import pykv
 from pykv import Cache, CacheConfig, Layer
-from tests.model.toy import FULL, MIXES, WIDTH, Toy
+from tests.model.toy import FULL, MIXES, WIDTH, Toy, exact
+
+
+@pytest.mark.parametrize("mix", MIXES)
+def test_every_mix_computes_what_numpy_does(mix: str) -> None:
+    toy, tokens = Toy(MIXES[mix]), list(range(60))
+    sequence = toy.cache.create()
+    steps = [toy.step([(sequence, tokens[at : at + 7])])[0] for at in range(0, 60, 7)]
+    expected = exact(MIXES[mix], tokens)
+    error = np.abs(np.concatenate(steps) - expected).max() / np.abs(expected).max()
+    assert error <= 2e-6
 
 
 @pytest.mark.parametrize("mix", MIXES)
