@@ -78,7 +78,8 @@ class LlamaMemory:
     def seq_rm(self, seq_id: int, p0: int, p1: int) -> bool:
         """Removes the tokens in ``[p0, p1)``, of every sequence if ``seq_id`` is negative.
 
-        Always true, as for attention in llama.cpp.
+        Always true, as for attention in llama.cpp. Raises ``Unsupported`` where recurrent layers or
+        windows have lost what comes before; removing everything is always possible.
         """
         key = _int(seq_id, "seq_rm", "seq_id")
         begin, end = _range(p0, p1, "seq_rm")

@@ -21,7 +21,7 @@ WindowKind parse_window_kind(const std::string& name) {
   for (std::size_t i = 0; i < std::size(kWindowKinds); ++i)
     if (name == kWindowKinds[i]) return static_cast<WindowKind>(i);
   throw InvalidArgument("[WindowKind] kind is \"" + name.substr(0, 40) +
-                        "\", must be none, standard, chunked or symmetric");
+                        "\", must be none, standard or chunked");
 }
 
 namespace {

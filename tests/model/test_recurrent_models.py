@@ -137,6 +137,8 @@ def test_the_middle_cannot_be_removed(machine: Machine) -> None:
         cache.remove(seq, (3, 5))
     with pytest.raises(_core.Unsupported, match=r"rewind\(\) goes back to position 16"):
         cache.remove(seq, (18, 20))
+    with pytest.raises(_core.Unsupported, match="without the ones from position 16; rewind"):
+        cache.remove(seq, (16, 18))  # also where somebody has the state
     with pytest.raises(_core.Unsupported, match="cannot move"):
         cache.shift(seq, (3, 20), 4)
     with pytest.raises(_core.Unsupported, match="cannot move"):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -71,6 +73,28 @@ def test_what_is_wrong_with_states_is_said() -> None:
         Cache(CacheConfig(layers=[Layer(0, 8, 8, state=(1, 1))], cells=64))
     with pytest.raises(pykv.InvalidArgument, match="no recurrent state"):
         Cache(CacheConfig(layers=[Layer.recurrent(0, 0)], cells=64))
+
+
+def test_what_has_no_way_back_says_what_is_possible() -> None:
+    toy = Toy(MIXES["hybrid"])
+    seq = toy.cache.create()
+    toy.step([(seq, list(range(20)))])
+    with pytest.raises(pykv.Unsupported, match=r"its 20 tokens cannot move; .*clear"):
+        toy.cache.divide(seq, None, 2)  # before the rope that no layer has
+    toy = Toy([replace(layer, rope=pykv.Rope(WIDTH)) for layer in MIXES["windows"]])
+    seq = toy.cache.create()
+    for begin, end in ((0, 40), (40, 41)):
+        toy.step([(seq, list(range(begin, end)))])
+    toy.step([(seq, [41])])
+    toy.cache.remove(seq, (37, 40))  # its place would be taken by tokens that are lost
+    with pytest.raises(
+        pykv.Unsupported, match=r"at position 39, .* position 0, .*windows=\"full\""
+    ):
+        toy.cache.shift(seq, (40, 42), -3)
+    with pytest.raises(pykv.Unsupported, match=r"cannot divide positions; .*windows=\"full\""):
+        toy.cache.divide(seq, None, 2)
+    assert toy.cache.bounds(seq) == (0, 42)
+    toy.cache.check_integrity()
 
 
 def test_statistics_tell_of_states() -> None:

@@ -11,6 +11,7 @@ import pytest
 import pykv
 from pykv import llama_compat
 from pykv.llama_compat import LlamaMemory
+from tests.model.toy import MIXES, Toy
 
 DIM = 32
 
@@ -303,6 +304,22 @@ def test_a_sequence_of_an_open_step_is_busy() -> None:
     assert cells(memory, 1) == numbered(range(10), 100)
     assert len(memory.cache.sequences()) == 2
     memory.cache.check_integrity()
+
+
+@pytest.mark.parametrize("seq_id", [0, -1])
+def test_recurrent_layers_forget_all_or_nothing(seq_id: int) -> None:  # C18, C19
+    toy = Toy(MIXES["hybrid and window"])
+    memory, tokens = LlamaMemory(toy.cache), list(range(30))
+    cold = toy.cold(tokens)
+    toy.step([(memory.sequence(0), tokens[:20])])
+    memory.seq_cp(0, 1, -1, -1)
+    with pytest.raises(pykv.Unsupported, match=r"rewind\(\) goes back to position 0, .* clear\(\)"):
+        memory.seq_rm(seq_id, 3, 5)
+    assert np.array_equal(toy.step([(memory.sequence(0), tokens[20:])])[0], cold[20:])
+    assert memory.seq_rm(seq_id, -1, -1)
+    assert memory.seq_pos_max(0) == -1 and memory.seq_pos_max(1) == (19 if seq_id == 0 else -1)
+    assert np.array_equal(toy.step([(memory.sequence(0), tokens)])[0], cold)
+    toy.cache.check_integrity()
 
 
 def test_the_docstring_example_runs() -> None:

@@ -319,6 +319,10 @@ struct Step::Impl {
 // `span`, or the bounds of the sequence; throws InvalidArgument unless it lies within [0, bounds.end].
 Span checked_span(std::optional<Span> span, Span bounds, const char* method);
 
+// What else is possible where window pools stand in the way.
+inline constexpr const char* kKeepAllCells =
+    "keep all cells (windows=\"full\" of Python's CacheConfig, layers in pool 0)";
+
 inline std::string where(const char* method) { return std::string("[Cache.") + method + "] "; }
 
 }  // namespace pykv

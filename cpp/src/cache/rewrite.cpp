@@ -178,7 +178,6 @@ void Cache::divide(SeqId seq, std::optional<Span> span, Pos divisor) {
   }
   const std::optional<Pos> first = sequence.runs.next(moved.begin);
   if (!first || *first >= moved.end || divisor == 1) return;
-  const bool rotates = c.rotates("divide");
   const std::optional<Pos> before = sequence.runs.previous(moved.begin);
   if (before && *first / divisor < *before) {
     throw InvalidArgument(where("divide") + "the token at position " + std::to_string(*first) +
@@ -187,10 +186,10 @@ void Cache::divide(SeqId seq, std::optional<Span> span, Pos divisor) {
                           "; shift() the span to the right first, or remove() that one");
   }
   c.refuse_recurrent(sequence, "divide");
-  if (!c.windows.empty()) {
-    throw Unsupported(where("divide") +
-                      "a cache with window pools cannot divide positions; keep all cells (layers in pool 0)");
-  }
+  if (!c.windows.empty())
+    throw Unsupported(where("divide") + "a cache with window pools cannot divide positions; " +
+                      kKeepAllCells);
+  const bool rotates = c.rotates("divide");
   if (!c.divide(sequence, moved, divisor, rotates)) {
     throw OutOfCells(where("divide") + "cells of the span are shared and must be copied, but only " +
                      std::to_string(c.base.cells.counts().free) +

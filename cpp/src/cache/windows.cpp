@@ -113,14 +113,15 @@ void Cache::Impl::refuse_edit(const Sequence& sequence, const char* method, Pos 
   const Pos possible = continuation(sequence, std::min(end, sequence.runs.end())).depth;
   const std::string problem =
       states.is_used()
-          ? "a recurrent state is that of all tokens in their order, and nobody has kept one that "
-            "ends at position " +
+          ? std::string("a recurrent state is that of all tokens in their order, ") +
+                (possible == end ? "so that those behind cannot stay without the ones from position "
+                                 : "and nobody has kept one that ends at position ") +
                 std::to_string(end)
           : "the next token of the sequence, at position " + std::to_string(end) +
                 ", would see cells that its window pools no longer have";
   throw Unsupported(where(method) + problem + "; rewind() goes back to position " + std::to_string(possible) +
                     ", from where it is to be computed again, or " +
-                    (states.is_used() ? "clear() the sequence" : "keep all cells (layers in pool 0)"));
+                    (states.is_used() ? "clear() the sequence" : kKeepAllCells));
 }
 
 void Cache::Impl::refuse_recurrent(const Sequence& sequence, const char* method) const {
