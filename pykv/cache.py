@@ -206,8 +206,9 @@ class Cache:
 
         The number of cells may differ. With ``tokens``, the ids of what was saved, others can
         continue from there as long as the sequence lives, and afterwards if windows and states have
-        a budget for one more resume point; so ``restored.reusable`` is their number. Raises ``InvalidArgument`` for another model or
-        other types, ``OutOfCells`` where some pool has too few cells.
+        a budget for one more resume point; so ``restored.reusable`` is their number. Raises
+        ``InvalidArgument`` for another model or other types, ``OutOfCells`` where some pool has
+        too few cells.
         """
         return saved.restore(self, what, tokens, namespace)
 
