@@ -14,6 +14,7 @@ import pytest
 import pykv
 from pykv.stream import GenerateOptions
 from tests.reference.gguf_files import write_tiny_model
+from tests.reference.peer_cases import write_case
 
 GREEDY: GenerateOptions = {"temperature": 0.0}
 
@@ -286,6 +287,22 @@ def test_edit_equals_a_session_of_the_edited_tokens(engine: pykv.Engine) -> None
     assert computed(engine) - before == len(tokens) - 100
     fresh = engine.generate(tokens, max_tokens=10, use_cache=False, stop_tokens=(), **GREEDY)
     assert edited == fresh.tokens
+
+
+@pytest.mark.parametrize("name", ["gemma3", "mamba2", "granitehybrid"])
+def test_an_edit_costs_the_way_from_the_last_resume_point(name: str, tmp_path: Path) -> None:
+    """C16, of layers that forget; the session then goes on as a fresh one."""
+    options: Any = {"resume_spacing": 32, "resume_bytes": 1 << 22}
+    path = write_case(tmp_path / "model.gguf", name)
+    with pykv.Engine.open(path, threads=1, ctx_size=4096, **options) as engine:
+        session = engine.session([7, 8, 9, 10] * 50, stop_tokens=(), temperature=0.0)
+        session.generate(10)
+        session.edit(100, 104, [20, 21])
+        tokens, before = session.tokens, computed(engine)
+        edited = session.generate(10).tokens
+        assert computed(engine) - before == len(tokens) - 96
+        fresh = engine.generate(tokens, max_tokens=10, use_cache=False, stop_tokens=(), **GREEDY)
+        assert edited == fresh.tokens
 
 
 def test_changing_a_session_ends_its_stream(engine: pykv.Engine) -> None:

@@ -195,24 +195,24 @@ def test_without_a_budget_of_points_only_the_sequence_is_there() -> None:
     assert target.match([1, 2, 3]) == 0
 
 
-@pytest.mark.parametrize("mix", ["window", "hybrid"])
+@pytest.mark.parametrize("mix", ["window", "chunked", "hybrid"])
 def test_an_import_computes_nothing_and_rolls_back(mix: str) -> None:
     source, target = make(MIXES[mix]), make(MIXES[mix])
-    append(source, source.create(), list(range(40)))
+    append(source, source.create(), list(range(48)))
     sequence = target.create()
-    with target.step(target.core.plan_import(sequence, 40)) as step:
+    with target.step(target.core.plan_import(sequence, 48)) as step:
         kv = 1 if mix == "hybrid" else 0
         with pytest.raises(pykv.InvalidArgument, match=r"\[Step.write\] the step imports"):
-            step.write(kv, np.zeros((40, 1, 8)), np.zeros((40, 1, 8)))
+            step.write(kv, np.zeros((48, 1, 8)), np.zeros((48, 1, 8)))
         with pytest.raises(pykv.InvalidArgument, match=r"\[Step.attend\] the step imports"):
-            step.attend(kv, np.zeros((40, 1, 8)))
+            step.attend(kv, np.zeros((48, 1, 8)))
         step.rollback()
     target.check_integrity()
     assert target.bounds(sequence) == (0, 0)
-    append(target, sequence, list(range(40)))
+    append(target, sequence, list(range(48)))
     target.check_integrity()
     with pytest.raises(pykv.InvalidArgument, match="has tokens already"):
-        target.core.plan_import(sequence, 40)
+        target.core.plan_import(sequence, 48)
 
 
 def test_only_recurrent_layers_have_a_state_to_export() -> None:
