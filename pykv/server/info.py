@@ -35,10 +35,22 @@ UNSUPPORTED = {
 
 
 async def unsupported(request: Request) -> Response:
+    if "id" in request.path_params:
+        _check_slot(request)
     instead = UNSUPPORTED[request.scope["route"].path]
     raise ApiError(
         501, f"{shown(request.url.path)} is not supported: {instead}.", code="unsupported"
     )
+
+
+def _check_slot(request: Request) -> None:
+    """Raises 404 for what `/slots` does not list: -1, 99, a name."""
+    service: Service = request.app.state.service
+    count = service.runtime.engine.snapshot()["limits"]["parallel"]
+    name = request.path_params["id"]
+    if name not in map(str, range(count)):
+        message = f"There is no slot {shown(name)}; /slots lists 0 to {count - 1}."
+        raise ApiError(404, message, code="not_found")
 
 
 async def health(request: Request) -> Response:

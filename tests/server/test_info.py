@@ -67,9 +67,21 @@ def test_no_slot_is_free(engine: ScriptedEngine) -> None:
     assert (reply.status_code, reply.json()["error"]["code"]) == (503, "no_slot")
 
 
-def test_actions_on_slots_are_refused(client: Client) -> None:
-    reply = client.post("/slots/0?action=save", {"filename": "a"})
-    assert (reply.status_code, reply.json()["error"]["code"]) == (501, "unsupported")
+@pytest.mark.parametrize("action", ["save", "restore", "erase"])
+def test_actions_on_slots_are_refused(client: Client, action: str) -> None:
+    for slot in (0, 15):
+        reply = client.post(f"/slots/{slot}?action={action}", {"filename": "a"})
+        assert (reply.status_code, reply.json()["error"]["code"]) == (501, "unsupported")
+
+
+@pytest.mark.parametrize(
+    "slot", ["-1", "16", "99", "4294967295", "9" * 5000, "00", "+1", "x", "%D9%A1"]
+)
+def test_slots_that_do_not_exist(client: Client, slot: str) -> None:
+    """C30: none of them stands for another one."""
+    reply = client.post(f"/slots/{slot}?action=erase", {})
+    assert (reply.status_code, reply.json()["error"]["code"]) == (404, "not_found")
+    assert "lists 0 to 15" in reply.json()["error"]["message"]
 
 
 def test_tokenize(client: Client) -> None:
