@@ -47,7 +47,8 @@ struct Cut {
     a.cut = &made;
     cut_blocks(a);
     choose_visits(a, 1);
-    worker->queries.prepare(*kernels::scalar_kernels(), rotations, a.place->k);
+    const kernels::Kernels* const scalar = kernels::scalar_kernels();
+    worker->queries.begin_call({scalar, a.place, scalar->prepare}, rotations);
   }
 
   kernels::PartitionTask task(const QueryBlock& block, std::uint32_t index) {

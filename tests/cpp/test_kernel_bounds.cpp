@@ -206,11 +206,17 @@ std::vector<float> run_attend(const Kernels& tier, const AttendShape& shape, Sid
     cell = 0;
   }
   const std::size_t stride = (shape.v_dim + kPanelWidth - 1) / kPanelWidth * kPanelWidth;
+  const bool bf16 = shape.precision == Precision::fastest, exact = shape.precision == Precision::exact;
   Fenced<float> q(numbers(std::size_t{shape.queries} * shape.k_dim), side);
+  const std::size_t prepared_floats = kernels::prepared_floats(shape.k_dim);
+  Fenced<float> prepared(shape.queries * prepared_floats, side);
   std::vector<const float*> rows;
   std::vector<std::uint32_t> first, seen;  // the last query sees all, those before it one less each
   for (std::uint32_t i = 0; i < shape.queries; ++i) {
-    rows.push_back(q.data() + std::size_t{i} * shape.k_dim);
+    const QueryTask query{task.k, task.v, shape.view, q.data() + std::size_t{i} * shape.k_dim,
+                          prepared.data() + i * prepared_floats};
+    (exact ? tier.prepare : bf16 ? tier.prepare_bf16 : tier.prepare_int16)(query);
+    rows.push_back(query.prepared);
     const std::uint32_t behind = shape.queries - 1 - i;
     seen.push_back(behind < shape.positions ? shape.positions - behind : 0);
     first.push_back(seen.back() > shape.window ? seen.back() - shape.window : 0);
@@ -235,7 +241,6 @@ std::vector<float> run_attend(const Kernels& tier, const AttendShape& shape, Sid
   task.pieces = pieces;
   task.scale = 0.125F;
   task.result = {most.data(), sum.data(), out.data(), stride};
-  const bool bf16 = shape.precision == Precision::fastest, exact = shape.precision == Precision::exact;
   if (shape.converted && tier.convert_int16 != nullptr) task.converted = tier.convert_int16(task, scratch);
   (exact ? tier.score : bf16 ? tier.score_bf16 : tier.score_int16)(task, scratch);
   (exact ? tier.weigh : bf16 ? tier.weigh_bf16 : tier.weigh_int16)(task, scratch);

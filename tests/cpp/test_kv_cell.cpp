@@ -216,6 +216,25 @@ TEST(every_tier_encodes_f16_as_encode_row) {
   }
 }
 
+// Blocks of one magnitude each, of all there are, halfway cases, infinities and NaN among them.
+TEST(every_tier_encodes_q8_0_as_encode_row) {
+  std::mt19937 random(7);
+  std::normal_distribution<float> normal;
+  std::uniform_int_distribution<std::uint32_t> any;
+  std::vector<float> values;
+  for (int exponent = -149; exponent <= 127; ++exponent)
+    for (std::uint32_t i = 0; i < 64; ++i) values.push_back(std::ldexp(normal(random), exponent));
+  for (std::uint32_t i = 0; i < 64 * 64; ++i) values.push_back(std::bit_cast<float>(any(random)));
+  for (int i = -127; i <= 128; ++i) values.push_back(static_cast<float>(i) - 0.5F);  // one d is 1
+  values.resize(values.size() + 64);                                                 // zeros
+  std::vector<std::byte> expected(values.size() / 32 * 34), got(expected.size());
+  encode_row(DType::q8_0, values, expected);
+  for (const kernels::Kernels* tier : kernels::available_kernels()) {
+    tier->encode_q8_0(values.data(), values.size(), got.data());
+    CHECK(got == expected);
+  }
+}
+
 TEST(the_transform_is_orthonormal_its_own_inverse_and_the_same_on_every_tier) {
   std::mt19937 random(12);
   std::normal_distribution<float> normal;

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,6 +11,7 @@ import numpy as np
 from pykv import _core
 from tests.kernels.arrays import F32
 from tests.reference import kernels as reference
+from tests.reference import kv_storage
 from tests.reference.block_formats import encode
 
 
@@ -194,6 +195,16 @@ class Pool:
         "fastest", by 2^-15 of its row in "fast"."""
         return {"exact": exact, "fast": 1e-3, "fastest": 0.05}[self.precision]
 
+    def round_query(self) -> Callable[[F32], F32] | None:
+        """Fast scores round queries as K is rounded, where K is q8_0."""
+        shape = self.shape
+        is_avx2 = getattr(self.backend, "isa", "") == "avx2"
+        in_floats = shape.v_view or (is_avx2 and shape.type_v not in ("f16", "q8_0"))
+        if self.precision != "fast" or shape.type_k != "q8_0" or in_floats:
+            return None
+        size = kv_storage.transform_size("k", "q8_0", shape.k_dim) if shape.hadamard else 0
+        return lambda heads: kv_storage.rounded_query(heads, size)
+
     def expected(self, q: F32, segments: Segments, first: int, slot: int | None = None) -> Any:
         k, v = self.stored(segments)
         options = self.features
@@ -202,6 +213,7 @@ class Pool:
         params = reference.Attention(
             self.shape.heads, self.shape.kv_heads, self.shape.scale, options.softcap,
             options.sinks or None, options.slopes or None, options.window, options.rope,
+            self.round_query(),
         )  # fmt: skip
         return reference.attention(q, range(start, start + len(q)), tokens, params)
 

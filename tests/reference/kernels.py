@@ -8,7 +8,7 @@ definition; nothing of pykv is used.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -167,7 +167,8 @@ class Tokens:
 
 @dataclass(frozen=True)
 class Attention:
-    """Parameters of attention; `window` is (kind, size), `rope` (dims, base, interleaved)."""
+    """Parameters of attention; `window` is (kind, size), `rope` (dims, base, interleaved).
+    `round_query`, of [n, k_dim]: what is made of queries as stored K meets them."""
 
     heads: int
     kv_heads: int
@@ -177,6 +178,7 @@ class Attention:
     slopes: Sequence[float] | None = None
     window: tuple[str, int] = ("none", 0)
     rope: tuple[int, float, bool] | None = None
+    round_query: Callable[[F32], F32] | None = None
 
 
 def visible(key_pos: Any, query_pos: int, window: tuple[str, int]) -> Any:
@@ -189,17 +191,32 @@ def visible(key_pos: Any, query_pos: int, window: tuple[str, int]) -> Any:
     return key_pos == key_pos
 
 
+def queries_against(q: F32, rotation: int, params: Attention) -> F64:
+    """[n, heads, k_dim]: queries against K that has been turned by `rotation`."""
+    turned = q.astype(np.float64)
+    there, back = [rotation] * len(q), [-rotation] * len(q)
+    if params.round_query is not None:
+        if rotation != 0 and params.rope is not None:
+            turned = rope(turned, back, params.heads, *params.rope)
+        heads = turned.astype(np.float32).reshape(len(q) * params.heads, -1)
+        turned = params.round_query(heads).astype(np.float64).reshape(len(q), -1)
+        if rotation != 0 and params.rope is not None:
+            turned = rope(turned, there, params.heads, *params.rope)
+    return turned.reshape(len(q), params.heads, -1)
+
+
 def attention(q: F32, own: Sequence[int], tokens: Tokens, params: Attention) -> F64:
     """q [n, heads * k_dim]; query i is that of token own[i] and sees tokens 0 … own[i] as far as
     the window reaches. Keys are turned to their positions."""
     n, heads, kv_heads = len(q), params.heads, params.kv_heads
-    queries = q.astype(np.float64).reshape(n, heads, -1)
     k = tokens.k.astype(np.float64)
+    rotations = np.zeros(len(k), int) if tokens.rotations is None else np.asarray(tokens.rotations)
     if tokens.rotations is not None and params.rope is not None:
         k = rope(k, tokens.rotations, kv_heads, *params.rope)
     keys = k.reshape(len(k), kv_heads, -1)
     values = tokens.v.astype(np.float64).reshape(len(k), kv_heads, -1)
     positions = np.asarray(tokens.positions, np.int64)
+    queries = {r: queries_against(q, r, params) for r in set(rotations.tolist())}
     out = np.empty((n, heads, values.shape[2]))
     for i, token in enumerate(own):
         query_pos = int(positions[token])
@@ -207,7 +224,11 @@ def attention(q: F32, own: Sequence[int], tokens: Tokens, params: Attention) -> 
         seen &= visible(positions, query_pos, params.window)
         for head in range(heads):
             kv_head = head // (heads // kv_heads)
-            scores = params.scale * keys[seen, kv_head] @ queries[i, head]
+            scores = np.empty(len(k))
+            for rotation, turned in queries.items():
+                there = rotations == rotation
+                scores[there] = params.scale * keys[there, kv_head] @ turned[i, head]
+            scores = scores[seen]
             if params.softcap:
                 scores = params.softcap * np.tanh(scores / params.softcap)
             if params.slopes is not None:

@@ -44,3 +44,14 @@ def stored(kind: str, x: F32, transform: int = 0) -> F32:
     """x [..., dim] after a stay in the cache."""
     values = decode(kind, encoded(kind, x, transform)).reshape(x.shape)
     return hadamard(values, transform) if transform else values
+
+
+def rounded_query(x: F32, transform: int) -> F32:
+    """Queries [n, k_dim] as fast scores meet K of q8_0: transformed as K, then integers up to 127
+    times a float32 for each block of 32."""
+    stored = hadamard(x, transform) if transform else x
+    blocks = stored.reshape(-1, 32)
+    largest = np.abs(blocks).max(axis=1, keepdims=True)
+    factors = np.divide(np.float32(127), largest, out=np.zeros_like(largest), where=largest != 0)
+    rounded = (np.rint(blocks * factors) * (largest / np.float32(127))).reshape(x.shape)
+    return hadamard(rounded, transform) if transform else rounded

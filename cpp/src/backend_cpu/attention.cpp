@@ -12,6 +12,7 @@ using cpu::refuse;
 using kernels::Partial;
 
 struct Stages {
+  decltype(kernels::Kernels::prepare) prepare;
   decltype(kernels::Kernels::convert_int16) convert;
   decltype(kernels::Kernels::score) score;
   decltype(kernels::Kernels::weigh) weigh;
@@ -20,11 +21,11 @@ struct Stages {
 Stages stages_of(const kernels::Kernels& kernels, Precision precision) {
   switch (precision) {
     case Precision::fastest:
-      return {nullptr, kernels.score_bf16, kernels.weigh_bf16};
+      return {kernels.prepare_bf16, nullptr, kernels.score_bf16, kernels.weigh_bf16};
     case Precision::fast:
-      return {kernels.convert_int16, kernels.score_int16, kernels.weigh_int16};
+      return {kernels.prepare_int16, kernels.convert_int16, kernels.score_int16, kernels.weigh_int16};
     default:
-      return {nullptr, kernels.score, kernels.weigh};
+      return {kernels.prepare, nullptr, kernels.score, kernels.weigh};
   }
 }
 
@@ -156,11 +157,28 @@ void run_attention(cpu::State& state, const Attention& a) {
   });
 }
 
+// Prepares all queries, along with the operations on rows that make them.
+void prepare_queries(cpu::State& state, Rows q, Attention& a, const cpu::QueryForm& form) {
+  a.prepared = nullptr;
+  if (form.plain()) return;
+  const std::uint32_t heads = a.params->heads;
+  const std::size_t stride = form.floats();
+  const std::size_t floats = std::size_t{a.q.count} * heads * stride;
+  if (state.prepared_queries.size() < floats) state.prepared_queries.resize(floats);
+  float* const to = state.prepared_queries.data();
+  a.prepared = to;
+  a.prepared_stride = stride;
+  state.defer({q}, [=, rows = a.q, dim = form.place->k.dim](std::uint32_t i) {
+    for (std::uint32_t head = 0; head < heads; ++head)
+      form.make(rows.row(i) + std::size_t{head} * dim, to + (std::size_t{i} * heads + head) * stride);
+  });
+}
+
 }  // namespace
 
 void Backend::attend(PoolId id, std::uint32_t layer, Rows q, Rows out, const AttentionBatch& batch,
                      const AttentionParams& params) {
-  const auto call = impl_->enter();
+  const auto call = impl_->enter_rows();
   Attention a{};
   a.pool = &impl_->pool("attend", id);
   a.place = &impl_->layer("attend", *a.pool, layer);
@@ -184,13 +202,15 @@ void Backend::attend(PoolId id, std::uint32_t layer, Rows q, Rows out, const Att
   cpu::Rotations& rotations = impl_->rotations;
   rotations.set(params.rope, batch.segments);
   a.rotations = &rotations;
-  for (const auto& worker : impl_->attention_workers)
-    worker->queries.prepare(*impl_->kernels, rotations, a.place->k);
+  const cpu::QueryForm form{impl_->kernels, a.place, stages_of(*impl_->kernels, params.precision).prepare};
+  for (const auto& worker : impl_->attention_workers) worker->queries.begin_call(form, rotations);
   cpu::AttentionCut& cut = impl_->attention_cut;
   cut.clear();
   a.cut = &cut;
   cut_blocks(a);
   choose_visits(a, impl_->threads->threads());
+  prepare_queries(*impl_, q, a, form);
+  impl_->run_program();
   run_attention(*impl_, a);
 }
 

@@ -140,14 +140,16 @@ std::uint32_t first_slot_seen(const Attention& a, const AttentionGroup& group, s
 void begin_blocks(const Attention& a, std::span<const QueryBlock* const> blocks, AttentionWorker& worker) {
   worker.count = 0;
   for (const QueryBlock* block : blocks) worker.count += block->count;
-  const float** queries = worker.queries.plain(worker.count);
+  worker.queries.begin_block(worker.count);
   std::uint32_t at = 0;
   for (const QueryBlock* block : blocks) {
     const AttentionGroup& group = *block->group;
     for (std::uint32_t i = 0; i < block->count; ++i, ++at) {
       const std::uint32_t row = a.row_in_group(*block, i);
       const std::uint32_t head = a.head(*block, i);
-      queries[at] = a.q.row(group.first_row + row) + std::size_t{head} * a.place->k.dim;
+      const float* const plain = a.q.row(group.first_row + row) + std::size_t{head} * a.place->k.dim;
+      const std::size_t which = std::size_t{group.first_row + row} * a.params->heads + head;
+      worker.queries.set(at, plain, a.prepared == nullptr ? plain : a.prepared + which * a.prepared_stride);
       const bool same_row = i != 0 && row == a.row_in_group(*block, i - 1);
       worker.positions[at] = group.first_position + static_cast<Pos>(row);
       worker.own_slots[at] = group.first_slot + row;

@@ -19,6 +19,8 @@ struct Attention {
   const AttentionBatch* batch;
   const AttentionParams* params;
   const Rotations* rotations;
+  const float* prepared;  // [rows][heads], as the form of the call says; null: heads as they are
+  std::size_t prepared_stride;
   std::uint32_t share;  // query heads per KV head
   std::size_t stride;   // of unnormalized output rows
   AttentionCut* cut;

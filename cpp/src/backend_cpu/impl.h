@@ -71,6 +71,7 @@ struct State {
   AttentionCut attention_cut;
   Rotations rotations;
   std::vector<CellIndex> sorted_cells;
+  std::vector<float> prepared_queries;
   std::vector<float> partials;  // of visits to partitions
   std::map<std::uint32_t, Buffer> buffers;
   std::map<std::uint32_t, Weight> weights;

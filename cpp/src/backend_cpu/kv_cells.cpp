@@ -28,6 +28,7 @@ void to_row(const kernels::Kernels& kernels, const TileLayout& tile, const float
     values = transformed;
   }
   if (tile.type == DType::f16) return kernels.encode_f16(values, tile.dim, row);
+  if (tile.type == DType::q8_0) return kernels.encode_q8_0(values, tile.dim, row);
   encode_row(tile.type, {values, tile.dim}, {row, row_bytes(tile.type, tile.dim)});
 }
 

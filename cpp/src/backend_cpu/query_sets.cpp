@@ -35,36 +35,45 @@ void Rotations::turn_back(float* head, std::uint32_t index) const {
   turn_head(head, cos_sin_.data() + std::size_t{index - 1} * rope_.dims);
 }
 
-void QuerySets::prepare(const kernels::Kernels& kernels, const Rotations& rotations, const TileLayout& k) {
-  kernels_ = &kernels;
-  head_dim_ = k.dim;
-  hadamard_ = k.hadamard;
-  const std::uint32_t copied = hadamard_ != 0 ? rotations.size() : rotations.size() - 1;
-  const std::size_t floats = std::size_t{std::min(copied, kKept)} * kernels::kQueryBlock * head_dim_;
-  if (heads_.size() < floats) heads_.resize(floats);
+void QueryForm::make(const float* head, float* prepared) const {
+  float transformed[kernels::kMaxHeadDim];
+  const TileLayout& k = place->k;
+  if (k.hadamard != 0) {
+    std::copy_n(head, k.dim, transformed);
+    kernels->hadamard(transformed, k.hadamard, k.dim / k.hadamard);
+    head = transformed;
+  }
+  prepare({k, place->v, place->v_view_of_k, head, prepared});
+}
+
+void QuerySets::begin_call(const QueryForm& form, const Rotations& rotations) {
+  form_ = form;
+  const std::size_t sets = std::min(rotations.size() - 1, kKept);
+  const std::size_t floats = sets * kernels::kQueryBlock * form.floats();
+  if (turned_.size() < floats) turned_.resize(floats);
   count_ = 0;
 }
 
-const float** QuerySets::plain(std::uint32_t count) {
+void QuerySets::begin_block(std::uint32_t count) {
   count_ = count;
   next_ = 0;
   std::fill(std::begin(indices_), std::end(indices_), kUnused);
-  return plain_;
 }
 
 const float* const* QuerySets::get(const Rotations& rotations, std::uint32_t index) {
-  if (index == Rotations::kNone && hadamard_ == 0) return plain_;
+  if (index == Rotations::kNone) return prepared_;
   for (std::uint32_t set = 0; set < kKept; ++set)
     if (indices_[set] == index) return sets_[set];
   const std::uint32_t set = next_;
   next_ = (next_ + 1) % kKept;
   indices_[set] = index;
+  float head[kernels::kMaxHeadDim];
   for (std::uint32_t i = 0; i < count_; ++i) {
-    float* const head = heads_.data() + (std::size_t{set} * kernels::kQueryBlock + i) * head_dim_;
-    std::copy_n(plain_[i], head_dim_, head);
-    if (index != Rotations::kNone) rotations.turn_back(head, index);
-    if (hadamard_ != 0) kernels_->hadamard(head, hadamard_, head_dim_ / hadamard_);
-    sets_[set][i] = head;
+    float* const to = turned_.data() + (std::size_t{set} * kernels::kQueryBlock + i) * form_.floats();
+    std::copy_n(heads_[i], form_.place->k.dim, head);
+    rotations.turn_back(head, index);
+    form_.make(head, to);
+    sets_[set][i] = to;
   }
   return sets_[set];
 }

@@ -1,6 +1,6 @@
-// Floor 2. The queries of a block as the scores need them: plain, or turned by RoPE(-r) for
-// K that was stored r positions lower. RoPE is relative: turning the query is the same as
-// turning K, and stored K is never touched. Then transformed, where K is stored so.
+// Floor 2. The queries of a block as the scores need them: prepared as they are, or first turned by
+// RoPE(-r) for K that was stored r positions lower. RoPE is relative: turning the query is the same as
+// turning K, and stored K is never touched.
 #pragma once
 
 #include <cstddef>
@@ -10,6 +10,7 @@
 
 #include "kernels/kernels.h"
 #include "pykv/backend.h"
+#include "pykv/block_layout.h"
 
 namespace pykv::cpu {
 
@@ -32,14 +33,31 @@ class Rotations {
   std::vector<Pos> found_;  // of the last call
 };
 
+// How a head of a query becomes what scores read: transformed, where K is stored so, and prepared.
+struct QueryForm {
+  const kernels::Kernels* kernels = nullptr;
+  const BlockLayout::LayerPlace* place = nullptr;
+  void (*prepare)(const kernels::QueryTask& task) = nullptr;
+
+  // Whether scores read heads as they are.
+  bool plain() const { return prepare == kernels->prepare && place->k.hadamard == 0; }
+  std::size_t floats() const { return kernels::prepared_floats(place->k.dim); }
+  void make(const float* head, float* prepared) const;
+};
+
 // One thread's sets of queries. A few distinct rotations of a block are kept, so that
 // each is computed once however often segments alternate.
 class QuerySets {
  public:
   // Before a call's threads start: forgets the last block, makes room. Throws bad_alloc.
-  void prepare(const kernels::Kernels& kernels, const Rotations& rotations, const TileLayout& k);
-  // Begins a block of queries; plain()[i] is to be set to each one's head.
-  const float** plain(std::uint32_t count);
+  void begin_call(const QueryForm& form, const Rotations& rotations);
+  // Begins a block of queries.
+  void begin_block(std::uint32_t count);
+  // Query i's head, and what the form makes of it.
+  void set(std::uint32_t i, const float* head, const float* prepared) {
+    heads_[i] = head;
+    prepared_[i] = prepared;
+  }
   // The block's queries for K that was turned by the rotation with this index.
   const float* const* get(const Rotations& rotations, std::uint32_t index);
 
@@ -47,14 +65,13 @@ class QuerySets {
   static constexpr std::uint32_t kKept = 4;
   static constexpr std::uint32_t kUnused = 0xffffffff;
 
-  const kernels::Kernels* kernels_ = nullptr;
-  std::uint32_t head_dim_ = 0;
-  std::uint32_t hadamard_ = 0;
+  QueryForm form_;
   std::uint32_t count_ = 0;
   std::uint32_t next_ = 0;        // set to be overwritten
   std::uint32_t indices_[kKept];  // rotation of each set, or kUnused
-  std::vector<float> heads_;      // [sets][kQueryBlock][head_dim]
-  const float* plain_[kernels::kQueryBlock];
+  std::vector<float> turned_;     // [sets][kQueryBlock][floats of the form]
+  const float* heads_[kernels::kQueryBlock];
+  const float* prepared_[kernels::kQueryBlock];
   const float* sets_[kKept][kernels::kQueryBlock];
 };
 

@@ -37,10 +37,11 @@ struct Groups {
   std::uint32_t panel;  // the first one's number among those of all pieces
 };
 
+void prepare(const QueryTask& task) { std::memcpy(task.prepared, task.query, task.k.dim * sizeof(float)); }
+
 // Products q·k for some groups.
 template <class Scheme>
-void score_groups(const PartitionTask& task, const float* const* queries, const Groups& groups,
-                  AttentionScratch& scratch) {
+void score_groups(const PartitionTask& task, const Groups& groups, AttentionScratch& scratch) {
   const auto [piece, bytes, skip, length, first, panel] = groups;
   static_cast<void>(piece), static_cast<void>(panel);
   const auto [begin, end] = queries_seeing(task, first, length);
@@ -58,7 +59,7 @@ void score_groups(const PartitionTask& task, const float* const* queries, const 
                    typename Scheme::Tile{scratch.tile + p * stride});
     multiply<typename Scheme::Math>(
         {scratch.tile, stride, panels, depth / Scheme::kPerWord, k / Scheme::kPerWord, kEdgeStride},
-        queries + begin, count, scratch.edge);
+        task.queries + begin, count, scratch.edge);
   }
   for (std::uint32_t i = 0; i < count; ++i)
     std::memcpy(scratch.scores + (begin + i) * kPartitionPositions + first,
@@ -83,8 +84,8 @@ PYKV_INLINE void for_groups(const PartitionTask& task, Body body) {
 }
 
 template <class Scheme>
-void score_pieces(const PartitionTask& task, const float* const* queries, AttentionScratch& scratch) {
-  for_groups(task, [&](const Groups& groups) { score_groups<Scheme>(task, queries, groups, scratch); });
+void score_pieces(const PartitionTask& task, AttentionScratch& scratch) {
+  for_groups(task, [&](const Groups& groups) { score_groups<Scheme>(task, groups, scratch); });
 }
 
 // Elements [dim, dim + 16 * panels) of V that is a view of K: K's tile, turned round. Elements
@@ -157,9 +158,7 @@ void weigh_piece(const PartitionTask& task, const KvPiece& piece, const float* c
   }
 }
 
-void score(const PartitionTask& task, AttentionScratch& scratch) {
-  score_pieces<FloatScheme>(task, task.queries, scratch);
-}
+void score(const PartitionTask& task, AttentionScratch& scratch) { score_pieces<FloatScheme>(task, scratch); }
 
 // Each query's scores become weights, its output 0.
 void soften(const PartitionTask& task, AttentionScratch& scratch, const float** weights) {

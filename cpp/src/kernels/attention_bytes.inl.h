@@ -1,12 +1,11 @@
 // Scores with K stored as q8_0: the stored bytes are one operand of the dot-product instructions
-// as they are (block_layout.h). A query becomes integers of 15 bits, which each tier keeps as its
-// instructions take them. A block of 32 elements is exact,
+// as they are (block_layout.h). A query becomes blocks of q8_0 too, with scales of float32, which each
+// tier keeps as its instructions take them. A block of 32 elements is exact,
 //   Σ u·q - 128 * Σ q,  u = stored + 128,
 // and one step of the float32 chain over blocks.
 
-constexpr float kMostQuery = 16255.0F;  // so that high is at most 127
-
-static_assert(sizeof(ByteQuery) == kMaxHeadDim / 2 * sizeof(float));
+constexpr float kMostByte = 127.0F;
+constexpr std::uint32_t kMaxBlocks = kMaxHeadDim / kBlock;
 
 // The largest magnitude, NaN if one is.
 float largest_of(const float* x, std::uint32_t n) {
@@ -21,65 +20,85 @@ float largest_of(const float* x, std::uint32_t n) {
   return value;
 }
 
-// The bytes of a query, and of each block what the bias of u adds. Returns what an integer stands for.
-float split_query(const float* query, std::uint32_t dim, ByteQuery& to, std::int32_t* bias) {
-  const float largest = largest_of(query, dim);
-  const vf factor = factor_for(kMostQuery, splat(largest));
-  for (std::uint32_t block = 0; block < dim / kBlock; ++block) {
+// A query's bytes, then of each block what an integer stands for, then what the bias of u adds.
+void quantize_query_bytes(const float* query, std::uint32_t dim, float* prepared) {
+  const std::uint32_t blocks = dim / kBlock;
+  float* const scales = prepared + scales_of_query(dim);
+  for (std::uint32_t block = 0; block < blocks; ++block) {
+    const float largest = largest_of(query + block * kBlock, kBlock);
+    const vf factor = factor_for(kMostByte, splat(largest));
     vi sum{};
     for (std::uint32_t d = block * kBlock; d < (block + 1) * kBlock; d += kLanes) {
       const vi q = rounded(load(query + d) * factor);
-      to.put(d, q);
+      put_query_bytes(prepared, d, q);
       sum += q;
     }
-    bias[block] = -128 * sum_of_lanes(sum);
+    scales[block] = largest / kMostByte;
+    const std::int32_t bias = -128 * sum_of_lanes(sum);
+    std::memcpy(scales + blocks + block, &bias, sizeof bias);
   }
-  return largest / kMostQuery;
 }
 
-// Queries against a group of 16 cells of K.
+// Queries against groups of 16 cells of K.
 struct ByteScores {
-  const ByteQuery* queries = nullptr;
-  const std::int32_t* bias = nullptr;   // of each query kMaxBlocks
-  const float* query_scales = nullptr;  // times the softmax's
-  std::uint32_t blocks = 0;             // of a cell
-  float* out = nullptr;                 // out[query * out_stride + lane]
+  const float* const* queries = nullptr;  // prepared
+  const float* scales = nullptr;          // [query][block], times the softmax's
+  const TileLayout* k = nullptr;
+  float* out = nullptr;  // out[query * out_stride + 16 * group + lane]
   std::size_t out_stride = 0;
-};
-constexpr std::uint32_t kMaxBlocks = kMaxHeadDim / kBlock;
 
-template <int kRows>
-PYKV_INLINE void score_byte_rows(const ByteScores& s, const std::byte* group, const std::byte* values,
-                                 std::uint32_t row) {
-  vf totals[kRows][kVecs] = {};
-  for (std::uint32_t b = 0; b < s.blocks; ++b) {
-    vi sums[kRows][kVecs];
+  PYKV_INLINE std::int32_t bias(std::uint32_t query, std::uint32_t block) const {
+    std::int32_t bias;
+    std::memcpy(&bias, queries[query] + scales_of_query(k->dim) + k->dim / kBlock + block, sizeof bias);
+    return bias;
+  }
+};
+
+template <int kRows, int kGroups>
+PYKV_INLINE void score_byte_groups(const ByteScores& s, const std::byte* groups, std::uint32_t row) {
+  vf totals[kRows][kGroups * kVecs] = {};
+  const std::uint32_t blocks = s.k->dim / kBlock;
+  for (std::uint32_t b = 0; b < blocks; ++b) {
+    vi sums[kRows][kGroups * kVecs];
     PYKV_UNROLL
     for (int i = 0; i < kRows; ++i) PYKV_UNROLL
-    for (int v = 0; v < kVecs; ++v)
-      sums[i][v] = vi{} + s.bias[(row + static_cast<std::uint32_t>(i)) * kMaxBlocks + b];
-    add_byte_block<kRows>(s.queries + row, values, b, sums);
+    for (int v = 0; v < kGroups * kVecs; ++v)
+      sums[i][v] = vi{} + s.bias(row + static_cast<std::uint32_t>(i), b);
+    add_byte_block<kRows, kGroups>(s.queries + row, groups + s.k->values_offset, s.k->group_bytes, b, sums);
+    const float* const scales = s.scales + row * blocks + b;
     PYKV_UNROLL
-    for (int v = 0; v < kVecs; ++v) {
-      const vf d = load_scales(group, b, v);
+    for (int v = 0; v < kGroups * kVecs; ++v) {
+      const vf d = load_scales(groups + static_cast<std::size_t>(v / kVecs) * s.k->group_bytes, b, v % kVecs);
       PYKV_UNROLL
-      for (int i = 0; i < kRows; ++i) totals[i][v] = multiply_add(to_float(sums[i][v]), d, totals[i][v]);
+      for (int i = 0; i < kRows; ++i)
+        totals[i][v] = multiply_add(to_float(sums[i][v]), d * scales[static_cast<std::uint32_t>(i) * blocks],
+                                    totals[i][v]);
     }
   }
   PYKV_UNROLL
   for (int i = 0; i < kRows; ++i) PYKV_UNROLL
-  for (int v = 0; v < kVecs; ++v) {
-    const std::uint32_t at = row + static_cast<std::uint32_t>(i);
-    store(s.out + at * s.out_stride + v * kLanes, totals[i][v] * s.query_scales[at]);
-  }
+  for (int v = 0; v < kGroups * kVecs; ++v)
+    store(s.out + (row + static_cast<std::uint32_t>(i)) * s.out_stride + v * kLanes, totals[i][v]);
+}
+
+// All queries, `count` of them, against `kGroups` groups.
+template <int kGroups>
+PYKV_INLINE void score_byte_rows(const ByteScores& s, const std::byte* groups, std::uint32_t count) {
+  constexpr std::uint32_t kMost = 6;  // their sums and totals stay in registers
+  std::uint32_t row = 0;
+  for (; row + kMost <= count; row += kMost) score_byte_groups<kMost, kGroups>(s, groups, row);
+  if (row == count) return;
+  for_some_rows(count - row, [&](auto rows) {
+    if constexpr (rows.value < kMost) score_byte_groups<rows.value, kGroups>(s, groups, row);
+  });
 }
 
 void score_bytes(const PartitionTask& task, float softmax_scale, AttentionScratch& scratch) {
-  auto* const queries = reinterpret_cast<ByteQuery*>(scratch.query_pairs);
-  std::int32_t bias[kQueryTile * kMaxBlocks];
-  float scales[kQueryTile];
+  const std::uint32_t blocks = task.k.dim / kBlock;
+  float scales[kQueryTile * kMaxBlocks];
   for (std::uint32_t i = 0; i < task.count; ++i)
-    scales[i] = split_query(task.queries[i], task.k.dim, queries[i], bias + i * kMaxBlocks) * softmax_scale;
+    for (std::uint32_t b = 0; b < blocks; ++b)
+      scales[i * blocks + b] = task.queries[i][scales_of_query(task.k.dim) + b] * softmax_scale;
   const bool few = task.count <= kFewRows && !task.converted;
   const VTiles tiles(task);
   LinesAhead v_lines(tiles.all(), few ? task.v.bytes : 0);
@@ -92,23 +111,23 @@ void score_bytes(const PartitionTask& task, float softmax_scale, AttentionScratc
     const Ahead ahead(task, piece);
     const bool whole = skip == 0 && length % kPanelWidth == 0;
     float* const scores = scratch.scores + begin * kPartitionPositions + first;
-    ByteScores s{queries + begin,
-                 bias + begin * kMaxBlocks,
-                 scales + begin,
-                 task.k.dim / kBlock,
-                 whole ? scores : scratch.edge,
+    ByteScores s{task.queries + begin, scales + begin * blocks, &task.k, whole ? scores : scratch.edge,
                  whole ? std::size_t{kPartitionPositions} : kEdgeStride};
-    for (std::uint32_t at = 0; at < skip + length; at += kPanelWidth, s.out += kPanelWidth) {
-      if (few)
-        v_lines.ask(lines);
-      else
-        ahead.ask_for(at / kPanelWidth, kGroupsAtOnce);
-      const std::byte* const group = bytes + at / kPanelWidth * task.k.group_bytes;
-      const std::byte* const values = group + task.k.values_offset;
-      std::uint32_t row = 0;
-      for (; row + 6 <= end - begin; row += 6) score_byte_rows<6>(s, group, values, row);
-      for (; row + 3 <= end - begin; row += 3) score_byte_rows<3>(s, group, values, row);
-      for (; row < end - begin; ++row) score_byte_rows<1>(s, group, values, row);
+    const auto ask = [&](std::uint32_t at, std::uint32_t groups_asked) {
+      if (few) return v_lines.ask(lines * groups_asked);
+      for (std::uint32_t g = 0; g < groups_asked; ++g) ahead.ask_for(at / kPanelWidth + g, kGroupsAtOnce);
+    };
+    std::uint32_t at = 0;
+    if constexpr (kByteGroups > 1)
+      for (; at + kByteGroups * kPanelWidth <= skip + length; at += kByteGroups * kPanelWidth) {
+        ask(at, kByteGroups);
+        score_byte_rows<kByteGroups>(s, bytes + at / kPanelWidth * task.k.group_bytes, end - begin);
+        s.out += kByteGroups * kPanelWidth;
+      }
+    for (; at < skip + length; at += kPanelWidth) {
+      ask(at, 1);
+      score_byte_rows<1>(s, bytes + at / kPanelWidth * task.k.group_bytes, end - begin);
+      s.out += kPanelWidth;
     }
     if (!whole)
       for (std::uint32_t i = 0; i < end - begin; ++i)

@@ -1,7 +1,10 @@
 // Both products of attention on 16-bit integers (int16.inl.h says how): the scores.
 
-// A query of `dim` elements as pairs; returns what an integer stands for.
-float quantize_query(const float* query, std::uint32_t dim, float* pairs) {
+// Where what is not integers stands in a prepared query, behind at most half of its floats.
+constexpr std::uint32_t scales_of_query(std::uint32_t dim) { return prepared_floats(dim) / 2; }
+
+// A query of `dim` elements as pairs, then what an integer stands for.
+void quantize_query(const float* query, std::uint32_t dim, float* pairs) {
   vf squares{};
   for (std::uint32_t d = 0; d < dim; d += kLanes) {
     const vf x = load_some(query + d, dim - d);
@@ -11,7 +14,7 @@ float quantize_query(const float* query, std::uint32_t dim, float* pairs) {
   const vf factor = factor_for(kNorm, length);
   for (std::uint32_t d = 0; d < dim; d += kLanes)
     store_halves(pairs + d / 2, load_some(query + d, dim - d), factor);
-  return length[0] / kNorm;
+  pairs[scales_of_query(dim)] = length[0] / kNorm;
 }
 
 // The lengths of cells of K; value(d) has element d of each.
@@ -190,27 +193,29 @@ void score_groups_int16(const PartitionTask& task, ScorePanels s, const Groups& 
 // Whether scores are turned into something else before they are weights.
 bool shaped(const PartitionTask& task) { return task.softcap != 0 || task.slopes != nullptr; }
 
+void prepare_int16(const QueryTask& task) {
+  if (!int16_pays(task)) return prepare(task);
+  if (task.k.type == DType::q8_0) return quantize_query_bytes(task.query, task.k.dim, task.prepared);
+  quantize_query(task.query, task.k.dim, task.prepared);
+}
+
 // Scores, times the softmax's scale, and log2 e unless they are shaped.
 void score_int16(const PartitionTask& task, AttentionScratch& scratch) {
   if (!int16_pays(task)) return score(task, scratch);
   const float scale = shaped(task) ? task.scale : task.scale * kLog2E;
   if (task.k.type == DType::q8_0) return score_bytes(task, scale, scratch);
-  const float* queries[kQueryTile];
   float scales[kQueryTile];
-  for (std::uint32_t i = 0; i < task.count; ++i) {
-    float* const pairs = scratch.query_pairs + i * kMaxHeadDim / 2;
-    scales[i] = quantize_query(task.queries[i], task.k.dim, pairs) * scale;
-    queries[i] = pairs;
-  }
+  for (std::uint32_t i = 0; i < task.count; ++i)
+    scales[i] = task.queries[i][scales_of_query(task.k.dim)] * scale;
   if (few_scores(task))
     return for_some_rows(task.count, [&](auto rows) {
-      if constexpr (rows.value <= kFewRows) score_few<rows.value>(task, {queries, scales}, scratch);
+      if constexpr (rows.value <= kFewRows) score_few<rows.value>(task, {task.queries, scales}, scratch);
     });
   const std::uint32_t pairs = task.k.dim / 2;
   ScorePanels s;
   s.stride = std::size_t{pairs} * kPanelWidth;
   s.pairs = pairs;
-  s.x = queries;
+  s.x = task.queries;
   s.query_scales = scales;
   for_groups(task, [&](const Groups& groups) { score_groups_int16(task, s, groups, scratch); });
 }

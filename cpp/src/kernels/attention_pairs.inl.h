@@ -62,14 +62,10 @@ void to_bf16(const float* from, std::uint32_t n, float* to) {
   std::memcpy(to + i / 2, pairs, sizeof pairs / 2);
 }
 
+void prepare_pairs(const QueryTask& task) { to_bf16(task.query, task.k.dim, task.prepared); }
+
 void score_pairs(const PartitionTask& task, AttentionScratch& scratch) {
-  const float* queries[kQueryTile];
-  for (std::uint32_t i = 0; i < task.count; ++i) {
-    float* const pairs = scratch.query_pairs + i * kMaxHeadDim / 2;
-    to_bf16(task.queries[i], task.k.dim, pairs);
-    queries[i] = pairs;
-  }
-  score_pieces<PairScheme>(task, queries, scratch);
+  score_pieces<PairScheme>(task, scratch);
 }
 
 constexpr std::uint32_t kPairSlots = 64;  // of V decoded at a time

@@ -7,7 +7,8 @@ constexpr int kFewRows = 0;  // most rows of attention_few.inl.h
 
 // Not for V that is a view of K, nor for types that must become float32 first: a few queries would
 // take up to twice as long, and what is chosen may not depend on their number.
-PYKV_INLINE bool int16_pays(const PartitionTask& task) {
+template <class Task>
+PYKV_INLINE bool int16_pays(const Task& task) {
   const auto quick = [](DType type) { return type == DType::f16 || type == DType::q8_0; };
   return !task.v_view_of_k && quick(task.k.type) && quick(task.v.type);
 }
@@ -146,23 +147,20 @@ PYKV_INLINE std::uint32_t quantize_pairs(const KvPiece& piece, std::uint32_t c, 
 // Weights times the largest magnitudes of V, which may be NaN where the weight is 0: 0 then.
 PYKV_INLINE vf weighted(vf weight, vf largest) { return where_not_zero(weight, weight * largest); }
 
-// A query for K stored as q8_0: of each block the even elements, as pairs, then the odd ones.
-struct ByteQuery {
-  std::int16_t halves[kMaxHeadDim];
-
-  PYKV_INLINE void put(std::uint32_t d, vi q) {
-    typedef std::int16_t narrow __attribute__((vector_size(2 * kLanes)));
-    const narrow x = __builtin_convertvector(__builtin_shufflevector(q, q, 0, 2, 4, 6, 1, 3, 5, 7), narrow);
-    std::int16_t* const even = halves + d / kBlock * kBlock + d % kBlock / 2;
-    std::memcpy(even, &x, sizeof x / 2);
-    std::memcpy(even + kBlock / 2, reinterpret_cast<const char*>(&x) + sizeof x / 2, sizeof x / 2);
-  }
-};
+// Integers of elements from `d` on of a query for K stored as q8_0: of each block the even ones, as pairs,
+// then the odd ones.
+PYKV_INLINE void put_query_bytes(float* prepared, std::uint32_t d, vi q) {
+  typedef std::int16_t narrow __attribute__((vector_size(2 * kLanes)));
+  const narrow x = __builtin_convertvector(__builtin_shufflevector(q, q, 0, 2, 4, 6, 1, 3, 5, 7), narrow);
+  auto* const even = reinterpret_cast<char*>(prepared) + (d / kBlock * kBlock + d % kBlock / 2) * 2;
+  std::memcpy(even, &x, sizeof x / 2);
+  std::memcpy(even + kBlock, reinterpret_cast<const char*>(&x) + sizeof x / 2, sizeof x / 2);
+}
 
 // sums[i] += Σ u · the 16 even or odd elements of block b of 16 cells: their bytes are 16-bit integers
 // after one mask or shift.
 template <bool kOdd, int kRows>
-PYKV_INLINE void add_half_block(const ByteQuery* queries, const std::byte* values, std::uint32_t b,
+PYKV_INLINE void add_half_block(const float* const* queries, const std::byte* values, std::uint32_t b,
                                 vi (&sums)[kRows][kVecs]) {
   PYKV_ROLLED
   for (std::size_t j = 0; j < 8; ++j) {
@@ -175,17 +173,20 @@ PYKV_INLINE void add_half_block(const ByteQuery* queries, const std::byte* value
     PYKV_UNROLL
     for (int i = 0; i < kRows; ++i) {
       std::int32_t pair;
-      std::memcpy(&pair, queries[i].halves + b * kBlock + (kOdd ? kBlock / 2 : 0) + 2 * j, sizeof pair);
+      std::memcpy(&pair, queries[i] + b * kBlock / 2 + (kOdd ? kBlock / 4 : 0) + j, sizeof pair);
       PYKV_UNROLL
       for (int v = 0; v < kVecs; ++v) sums[i][v] = add_pairs(sums[i][v], w[v], vi{} + pair);
     }
   }
 }
 
+constexpr int kByteGroups = 1;  // of 16 cells multiplied together
+
 // sums[i] += Σ u · query i over block b of 16 cells.
-template <int kRows>
-PYKV_INLINE void add_byte_block(const ByteQuery* queries, const std::byte* values, std::uint32_t b,
-                                vi (&sums)[kRows][kVecs]) {
+template <int kRows, int kGroups>
+PYKV_INLINE void add_byte_block(const float* const* queries, const std::byte* values, std::size_t,
+                                std::uint32_t b, vi (&sums)[kRows][kVecs]) {
+  static_assert(kGroups == 1);
   add_half_block<false>(queries, values, b, sums);
   add_half_block<true>(queries, values, b, sums);
 }

@@ -6,7 +6,10 @@ constexpr int pair_panels_at_once(int rows) { return rows <= 4 ? 4 : 2; }
 constexpr int kFewRows = 4;  // most rows of attention_few.inl.h
 
 // Not for V that is a view of K, whose words would have to be turned round.
-PYKV_INLINE bool int16_pays(const PartitionTask& task) { return !task.v_view_of_k; }
+template <class Task>
+PYKV_INLINE bool int16_pays(const Task& task) {
+  return !task.v_view_of_k;
+}
 
 using Index = std::uint32_t;  // of elements in a loop
 
@@ -154,40 +157,28 @@ PYKV_INLINE vf weighted(vf weight, vf largest) {
 
 PYKV_INLINE vi rounded(vf x) { return vi(_mm512_maskz_cvtps_epi32(kAll, __m512(x))); }
 
-// A query for K stored as q8_0, q = 128 * high + low: two bytes, as the stored ones are.
-struct ByteQuery {
-  std::int8_t high[kMaxHeadDim];
-  std::int8_t low[kMaxHeadDim];
-
-  PYKV_INLINE void put(std::uint32_t d, vi q) {
-    const vi top = (q + 64) >> 7;
-    store_i8(high + d, top);
-    store_i8(low + d, q - (top << 7));
-  }
-};
-
-// sums[i] += Σ u · the 32 bytes of a query at `at`.
-template <int kRows>
-PYKV_INLINE void add_byte_dots(const vi* u, const std::int8_t* at, vi* sums) {
-  PYKV_UNROLL
-  for (int j = 0; j < 8; ++j) PYKV_UNROLL
-  for (int i = 0; i < kRows; ++i) {
-    const vi four = vi{} + load_int(at + static_cast<std::size_t>(i) * sizeof(ByteQuery) + 4 * j);
-    sums[i] = vi(_mm512_dpbusd_epi32(__m512i(sums[i]), __m512i(u[j]), __m512i(four)));
-  }
+// Integers of elements from `d` on of a query for K stored as q8_0: bytes, as the stored ones are.
+PYKV_INLINE void put_query_bytes(float* prepared, std::uint32_t d, vi q) {
+  store_i8(reinterpret_cast<std::int8_t*>(prepared) + d, q);
 }
 
-// sums[i] += Σ u · query i over block b of 16 cells.
-template <int kRows>
-PYKV_INLINE void add_byte_block(const ByteQuery* queries, const std::byte* values, std::uint32_t b,
-                                vi (&sums)[kRows][kVecs]) {
-  vi u[8], high[kRows] = {}, low[kRows];
+constexpr int kByteGroups = 2;  // of 16 cells multiplied together
+
+// sums[i][g] += Σ u · query i over block b of the 16 cells of group g.
+template <int kRows, int kGroups>
+PYKV_INLINE void add_byte_block(const float* const* queries, const std::byte* values, std::size_t group_bytes,
+                                std::uint32_t b, vi (&sums)[kRows][kGroups]) {
   PYKV_UNROLL
-  for (std::size_t j = 0; j < 8; ++j) u[j] = load_word_row(values, b * 8 + j, 0);
-  PYKV_UNROLL
-  for (int i = 0; i < kRows; ++i) low[i] = sums[i][0];
-  add_byte_dots<kRows>(u, queries->high + b * kBlock, high);
-  add_byte_dots<kRows>(u, queries->low + b * kBlock, low);
-  PYKV_UNROLL
-  for (int i = 0; i < kRows; ++i) sums[i][0] = (high[i] << 7) + low[i];
+  for (std::size_t j = 0; j < 8; ++j) {
+    vi u[kGroups];
+    PYKV_UNROLL
+    for (std::size_t g = 0; g < kGroups; ++g) u[g] = load_word_row(values + g * group_bytes, b * 8 + j, 0);
+    PYKV_UNROLL
+    for (int i = 0; i < kRows; ++i) {
+      const vi four = vi{} + load_int(reinterpret_cast<const std::int8_t*>(queries[i]) + b * kBlock + 4 * j);
+      PYKV_UNROLL
+      for (int g = 0; g < kGroups; ++g)
+        sums[i][g] = vi(_mm512_dpbusd_epi32(__m512i(sums[i][g]), __m512i(u[g]), __m512i(four)));
+    }
+  }
 }

@@ -91,8 +91,7 @@ struct alignas(64) AttentionScratch {
   float tile[4 * kPanelWidth * kMaxHeadDim / 2];
   float edge[kQueryTile * 4 * kPanelWidth];
   float floats[kPanelWidth * kMaxHeadDim];
-  // Two to a word, as 16-bit integers or bf16: queries and weights.
-  float query_pairs[kQueryTile * kMaxHeadDim / 2];
+  // Two to a word, as 16-bit integers or bf16.
   float weight_pairs[kQueryTile * kPartitionPositions / 2];
   // What convert_int16 makes of a partition: pairs of K by panels, of V by 16 elements.
   float k_pairs[kConvertedPanels * kPanelWidth * kMaxHeadDim / 2];
@@ -111,6 +110,17 @@ struct Partial {
   std::size_t stride = 0;  // v_dim rounded up to a multiple of 16
 };
 
+// A query as the scores of some kernels read it, made once for all partitions.
+struct QueryTask {
+  TileLayout k, v;
+  bool v_view_of_k = false;
+  const float* query = nullptr;  // k.dim elements, transformed as K is
+  float* prepared = nullptr;     // prepared_floats(k.dim); elsewhere
+};
+constexpr std::uint32_t prepared_floats(std::uint32_t k_dim) {
+  return (k_dim + kPanelWidth - 1) / kPanelWidth * kPanelWidth;
+}
+
 // One partition against a block of queries of one KV head. Query i sees those of the slots
 // [begins[i], ends[i]) that pieces cover, the first and the last among them; or nothing, if
 // both are equal. Neither bound descends with i.
@@ -118,7 +128,7 @@ struct PartitionTask {
   TileLayout k, v;
   bool v_view_of_k = false;  // V is the first v.dim elements of K
   std::uint32_t count = 0;   // queries: at most kQueryTile for score and weigh, kQueryBlock in all
-  const float* const* queries = nullptr;
+  const float* const* queries = nullptr;  // prepared for the scores
   const std::uint32_t* begins = nullptr;
   const std::uint32_t* ends = nullptr;
   std::span<const KvPiece> pieces;  // ascending
@@ -186,11 +196,14 @@ struct Kernels {
   // Elements [dim, dim + 16) of `count` cells of V from `cell` on; 0 past v_dim.
   void (*decode_cells)(const std::byte* v_tile, const TileLayout& layout, std::uint32_t dim,
                        std::uint32_t cell, std::uint32_t count, float* tile);
-  // encode_row() of f16, bit for bit.
+  // encode_row() of f16 and of q8_0, bit for bit.
   void (*encode_f16)(const float* x, std::size_t n, std::byte* out);
+  void (*encode_q8_0)(const float* x, std::size_t n, std::byte* out);
   void (*linear)(const LinearTask& task);
   void (*quantize)(const QuantizeTask& task);
   void (*linear_int8)(const Int8LinearTask& task);
+  // Copies the query: what score() reads.
+  void (*prepare)(const QueryTask& task);
   // Products q·k for the task's pieces, left in the scratch. A partition's pieces may be scored
   // in several calls, with other queries (turned against another rotation) in each.
   void (*score)(const PartitionTask& task, AttentionScratch& scratch);
@@ -200,9 +213,11 @@ struct Kernels {
   // Converts K and V of a partition once for many queries; null where the tier does not. False: each
   // score_int16 and weigh_int16 has to, the pieces are too many or of another type.
   bool (*convert_int16)(const PartitionTask& task, AttentionScratch& scratch);
+  void (*prepare_int16)(const QueryTask& task);
   void (*score_int16)(const PartitionTask& task, AttentionScratch& scratch);
   void (*weigh_int16)(const PartitionTask& task, AttentionScratch& scratch);
   // The same with factors rounded to bf16, on the tier that multiplies those faster.
+  void (*prepare_bf16)(const QueryTask& task);
   void (*score_bf16)(const PartitionTask& task, AttentionScratch& scratch);
   void (*weigh_bf16)(const PartitionTask& task, AttentionScratch& scratch);
   // running := running merged with the later slots of `next`, for `count` queries; dims = stride.

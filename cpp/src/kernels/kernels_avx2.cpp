@@ -37,6 +37,7 @@ const Kernels* avx2_kernels() {
   static constexpr Kernels table = [] {
     Kernels made = make_table("avx2");
     made.convert_int16 = convert_int16;
+    made.prepare_int16 = prepare_int16;
     made.score_int16 = score_int16;
     made.weigh_int16 = weigh_int16;
     return made;

@@ -38,8 +38,10 @@ const Kernels* avx512_bf16_kernels() {
   static constexpr Kernels table = [] {
     Kernels made = make_table("avx512_bf16");
     made.convert_int16 = convert_int16;
+    made.prepare_int16 = prepare_int16;
     made.score_int16 = score_int16;
     made.weigh_int16 = weigh_int16;
+    made.prepare_bf16 = prepare_pairs;
     made.score_bf16 = score_pairs;
     made.weigh_bf16 = weigh_pairs;
     return made;

@@ -71,6 +71,36 @@ void encode_f16(const float* x, std::size_t n, std::byte* out) {
   }
 }
 
+// encode_row() of q8_0 (quant.h): NaN counts as 0.
+PYKV_INLINE void encode_q8_0_block(const float* from, std::byte* out) {
+  constexpr float kMostF16 = 65504.0F, kMost = 127.0F * kMostF16, kShift = 12582912.0F;
+  constexpr std::int32_t kShiftBits = 0x4b400000;
+  constexpr int kVectors = static_cast<int>(kBlock) / kLanes;
+  vf x[kVectors], most{};
+  PYKV_UNROLL
+  for (int v = 0; v < kVectors; ++v) {
+    x[v] = load(from + v * kLanes);
+    x[v] = x[v] == x[v] ? x[v] : vf{};
+    x[v] = x[v] < kMost ? x[v] : splat(kMost);
+    x[v] = x[v] > -kMost ? x[v] : splat(-kMost);
+    most = max(as_float(reinterpret_cast<vi>(x[v]) & 0x7fffffff), most);
+  }
+  const float d = max_lane(most) / 127.0F;
+  const float inverse = 1.0F / d < __builtin_inff() ? 1.0F / d : 0.0F;
+  std::byte scale[kLanes * 2];
+  store_f16(scale, splat(d < kMostF16 ? d : kMostF16));
+  std::memcpy(out, scale, 2);
+  PYKV_UNROLL
+  for (int v = 0; v < kVectors; ++v)
+    store_i8(reinterpret_cast<std::int8_t*>(out) + 2 + v * kLanes,
+             reinterpret_cast<vi>(x[v] * inverse + kShift) - kShiftBits);
+}
+
+void encode_q8_0(const float* x, std::size_t n, std::byte* out) {
+  constexpr std::size_t kBytes = 2 + kBlock;
+  for (std::size_t i = 0; i < n; i += kBlock) encode_q8_0_block(x + i, out + i / kBlock * kBytes);
+}
+
 void add(float* accumulator, const float* x, std::size_t n) {
   for (std::size_t i = 0; i < n; ++i) accumulator[i] += x[i];
 }
