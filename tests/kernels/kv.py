@@ -196,11 +196,13 @@ class Pool:
         return {"exact": exact, "fast": 1e-3, "fastest": 0.05}[self.precision]
 
     def round_query(self) -> Callable[[F32], F32] | None:
-        """Fast scores round queries as K is rounded, where K is q8_0."""
+        """Fast scores round queries to q8_0 where K is q8_0 or, on AVX-512, q4_0."""
         shape = self.shape
-        is_avx2 = getattr(self.backend, "isa", "") == "avx2"
-        in_floats = shape.v_view or (is_avx2 and shape.type_v not in ("f16", "q8_0"))
-        if self.precision != "fast" or shape.type_k != "q8_0" or in_floats:
+        if getattr(self.backend, "isa", "") == "avx2":
+            rounds = shape.type_k == "q8_0" and shape.type_v in ("f16", "q8_0")
+        else:
+            rounds = shape.type_k in ("q8_0", "q4_0")
+        if self.precision != "fast" or not rounds or shape.v_view:
             return None
         size = kv_storage.transform_size("k", "q8_0", shape.k_dim) if shape.hadamard else 0
         return lambda heads: kv_storage.rounded_query(heads, size)

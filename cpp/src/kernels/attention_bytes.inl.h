@@ -1,8 +1,10 @@
-// Scores with K stored as q8_0: the stored bytes are one operand of the dot-product instructions
-// as they are (block_layout.h). A query becomes blocks of q8_0 too, with scales of float32, which each
-// tier keeps as its instructions take them. A block of 32 elements is exact,
-//   Σ u·q - 128 * Σ q,  u = stored + 128,
+// Scores with K stored as q8_0 or, on some tiers, q4_0: the stored codes are one operand of the
+// dot-product instructions as they are (block_layout.h). A query becomes blocks of q8_0 with scales of
+// float32, which each tier keeps as its instructions take them. A block of 32 elements is exact,
+//   Σ u·q - bias * Σ q,  u = stored + bias,
 // and one step of the float32 chain over blocks.
+
+constexpr std::int32_t code_bias(DType type) { return type == DType::q8_0 ? kByteBias : 8; }
 
 constexpr float kMostByte = 127.0F;
 constexpr std::uint32_t kMaxBlocks = kMaxHeadDim / kBlock;
@@ -21,20 +23,20 @@ float largest_of(const float* x, std::uint32_t n) {
 }
 
 // A query's bytes, then of each block what an integer stands for, then what the bias of u adds.
-void quantize_query_bytes(const float* query, std::uint32_t dim, float* prepared) {
-  const std::uint32_t blocks = dim / kBlock;
-  float* const scales = prepared + scales_of_query(dim);
+void quantize_query_bytes(const QueryTask& task) {
+  const std::uint32_t blocks = task.k.dim / kBlock;
+  float* const scales = task.prepared + scales_of_query(task.k.dim);
   for (std::uint32_t block = 0; block < blocks; ++block) {
-    const float largest = largest_of(query + block * kBlock, kBlock);
+    const float largest = largest_of(task.query + block * kBlock, kBlock);
     const vf factor = factor_for(kMostByte, splat(largest));
     vi sum{};
     for (std::uint32_t d = block * kBlock; d < (block + 1) * kBlock; d += kLanes) {
-      const vi q = rounded(load(query + d) * factor);
-      put_query_bytes(prepared, d, q);
+      const vi q = rounded(load(task.query + d) * factor);
+      put_query_bytes(task.prepared, d, q);
       sum += q;
     }
     scales[block] = largest / kMostByte;
-    const std::int32_t bias = -128 * sum_of_lanes(sum);
+    const std::int32_t bias = -code_bias(task.k.type) * sum_of_lanes(sum);
     std::memcpy(scales + blocks + block, &bias, sizeof bias);
   }
 }
@@ -54,7 +56,7 @@ struct ByteScores {
   }
 };
 
-template <int kRows, int kGroups>
+template <DType type, int kRows, int kGroups>
 PYKV_INLINE void score_byte_groups(const ByteScores& s, const std::byte* groups, std::uint32_t row) {
   vf totals[kRows][kGroups * kVecs] = {};
   const std::uint32_t blocks = s.k->dim / kBlock;
@@ -64,7 +66,8 @@ PYKV_INLINE void score_byte_groups(const ByteScores& s, const std::byte* groups,
     for (int i = 0; i < kRows; ++i) PYKV_UNROLL
     for (int v = 0; v < kGroups * kVecs; ++v)
       sums[i][v] = vi{} + s.bias(row + static_cast<std::uint32_t>(i), b);
-    add_byte_block<kRows, kGroups>(s.queries + row, groups + s.k->values_offset, s.k->group_bytes, b, sums);
+    add_byte_block<type, kRows, kGroups>(s.queries + row, groups + s.k->values_offset, s.k->group_bytes, b,
+                                         sums);
     const float* const scales = s.scales + row * blocks + b;
     PYKV_UNROLL
     for (int v = 0; v < kGroups * kVecs; ++v) {
@@ -82,17 +85,18 @@ PYKV_INLINE void score_byte_groups(const ByteScores& s, const std::byte* groups,
 }
 
 // All queries, `count` of them, against `kGroups` groups.
-template <int kGroups>
+template <DType type, int kGroups>
 PYKV_INLINE void score_byte_rows(const ByteScores& s, const std::byte* groups, std::uint32_t count) {
   constexpr std::uint32_t kMost = 6;  // their sums and totals stay in registers
   std::uint32_t row = 0;
-  for (; row + kMost <= count; row += kMost) score_byte_groups<kMost, kGroups>(s, groups, row);
+  for (; row + kMost <= count; row += kMost) score_byte_groups<type, kMost, kGroups>(s, groups, row);
   if (row == count) return;
   for_some_rows(count - row, [&](auto rows) {
-    if constexpr (rows.value < kMost) score_byte_groups<rows.value, kGroups>(s, groups, row);
+    if constexpr (rows.value < kMost) score_byte_groups<type, rows.value, kGroups>(s, groups, row);
   });
 }
 
+template <DType type>
 void score_bytes(const PartitionTask& task, float softmax_scale, AttentionScratch& scratch) {
   const std::uint32_t blocks = task.k.dim / kBlock;
   float scales[kQueryTile * kMaxBlocks];
@@ -121,12 +125,12 @@ void score_bytes(const PartitionTask& task, float softmax_scale, AttentionScratc
     if constexpr (kByteGroups > 1)
       for (; at + kByteGroups * kPanelWidth <= skip + length; at += kByteGroups * kPanelWidth) {
         ask(at, kByteGroups);
-        score_byte_rows<kByteGroups>(s, bytes + at / kPanelWidth * task.k.group_bytes, end - begin);
+        score_byte_rows<type, kByteGroups>(s, bytes + at / kPanelWidth * task.k.group_bytes, end - begin);
         s.out += kByteGroups * kPanelWidth;
       }
     for (; at < skip + length; at += kPanelWidth) {
       ask(at, 1);
-      score_byte_rows<1>(s, bytes + at / kPanelWidth * task.k.group_bytes, end - begin);
+      score_byte_rows<type, 1>(s, bytes + at / kPanelWidth * task.k.group_bytes, end - begin);
       s.out += kPanelWidth;
     }
     if (!whole)

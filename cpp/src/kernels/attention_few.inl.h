@@ -14,7 +14,7 @@ PYKV_INLINE bool few_scores(const PartitionTask& task) {
 }
 PYKV_INLINE bool few_weights(const PartitionTask& task) {
   return task.count <= kFewRows && !task.converted && task.v.dim % kPanelWidth == 0 &&
-         (task.v.type == DType::f16 || task.v.type == DType::q8_0);
+         (task.v.type == DType::f16 || task.v.type == DType::q8_0 || task.v.type == DType::q4_0);
 }
 
 // Queries of 16-bit integers, as pairs, and what those stand for.
@@ -128,7 +128,7 @@ struct FewSums {
   }
 };
 
-template <int kRows, int kPanels>
+template <DType type, int kRows, int kPanels>
 void weigh_few_panels(const PartitionTask& task, const float* const* weights, const float* scales,
                       const float* factors, const float* scaled, std::uint32_t panel) {
   FewSums<kRows, kPanels> sums;
@@ -138,7 +138,7 @@ void weigh_few_panels(const PartitionTask& task, const float* const* weights, co
   const std::uint32_t dim = panel * kPanelWidth;
   for (const KvPiece& piece : task.pieces) {
     const std::byte* const values = piece.v_tile + task.v.values_offset;
-    if (task.v.type == DType::f16) {
+    if constexpr (type == DType::f16) {
       const std::size_t stride = std::size_t{task.v.dim} * 2;
       const std::byte* const first = values + piece.cell * stride + std::size_t{dim} * 2;
       sums.add_piece(
@@ -148,15 +148,17 @@ void weigh_few_panels(const PartitionTask& task, const float* const* weights, co
           },
           ahead, lines);
     } else {
-      const std::size_t stride = task.v.dim;
-      const std::size_t blocks = stride / kBlock;
-      const std::byte* const first = values + piece.cell * stride + dim;
-      const float* const of_blocks = scaled + piece.first * blocks + dim / kBlock;
+      const std::size_t blocks = task.v.dim / kBlock;
+      const std::byte* const first = values + piece.cell * blocks * code_bytes(type);
+      const float* const of_blocks = scaled + piece.first * blocks;
       sums.add_piece(
           piece,
           [&](std::size_t c, int v) {
-            return low_half(load_i8(first + c * stride + v * kLanes),
-                            splat(of_blocks[c * blocks + static_cast<std::size_t>(v * kLanes) / kBlock]));
+            const std::size_t at = dim + static_cast<std::size_t>(v * kLanes);
+            const std::size_t block = c * blocks + at / kBlock;
+            const int half = static_cast<int>(at / kPanelWidth % 2);
+            return low_half(cell_codes<type>(first + block * code_bytes(type), nullptr, half, 0),
+                            splat(of_blocks[block]));
           },
           ahead, lines);
     }
@@ -168,10 +170,10 @@ void weigh_few_panels(const PartitionTask& task, const float* const* weights, co
           to_float(sums.sums[r][c]) * scales[r]);
 }
 
-template <int kRows>
+template <DType type, int kRows>
 void weigh_few(const PartitionTask& task, const float* const* weights, const float* scales,
                const float* factors, AttentionScratch& scratch) {
-  if (task.v.type == DType::q8_0) {
+  if (type != DType::f16) {
     const std::uint32_t blocks = task.v.dim / kBlock;
     for (const KvPiece& piece : task.pieces)
       scale_factors(piece.v_tile + std::size_t{piece.cell} * blocks * 2, blocks, piece.length,
@@ -180,7 +182,7 @@ void weigh_few(const PartitionTask& task, const float* const* weights, const flo
   const std::uint32_t all = task.v.dim / kPanelWidth;
   std::uint32_t panel = 0;
   for (; panel + 4 <= all; panel += 4)
-    weigh_few_panels<kRows, 4>(task, weights, scales, factors, scratch.floats, panel);
+    weigh_few_panels<type, kRows, 4>(task, weights, scales, factors, scratch.floats, panel);
   for (; panel < all; ++panel)
-    weigh_few_panels<kRows, 1>(task, weights, scales, factors, scratch.floats, panel);
+    weigh_few_panels<type, kRows, 1>(task, weights, scales, factors, scratch.floats, panel);
 }

@@ -195,7 +195,7 @@ bool shaped(const PartitionTask& task) { return task.softcap != 0 || task.slopes
 
 void prepare_int16(const QueryTask& task) {
   if (!int16_pays(task)) return prepare(task);
-  if (task.k.type == DType::q8_0) return quantize_query_bytes(task.query, task.k.dim, task.prepared);
+  if (scored_as_bytes(task.k.type)) return quantize_query_bytes(task);
   quantize_query(task.query, task.k.dim, task.prepared);
 }
 
@@ -203,7 +203,9 @@ void prepare_int16(const QueryTask& task) {
 void score_int16(const PartitionTask& task, AttentionScratch& scratch) {
   if (!int16_pays(task)) return score(task, scratch);
   const float scale = shaped(task) ? task.scale : task.scale * kLog2E;
-  if (task.k.type == DType::q8_0) return score_bytes(task, scale, scratch);
+  if (task.k.type == DType::q8_0) return score_bytes<DType::q8_0>(task, scale, scratch);
+  if constexpr (scored_as_bytes(DType::q4_0))
+    if (task.k.type == DType::q4_0) return score_bytes<DType::q4_0>(task, scale, scratch);
   float scales[kQueryTile];
   for (std::uint32_t i = 0; i < task.count; ++i)
     scales[i] = task.queries[i][scales_of_query(task.k.dim)] * scale;

@@ -1,6 +1,14 @@
 // Both products of attention on 16-bit integers (int16.inl.h says how): the weights and the sum of V.
 
-// Largest magnitudes of V of the slots of a piece; of q8_0 those that its scales allow.
+// Elements of these types of V are the scale of a block times a code of at most this; of others 0.
+constexpr float most_code(DType type) {
+  return type == DType::q8_0 || type == DType::iq4_nl ? 127.0F
+         : type == DType::q5_0                        ? 16.0F
+         : type == DType::q4_0                        ? 8.0F
+                                                      : 0.0F;
+}
+
+// Largest magnitudes of V of the slots of a piece, or those that scales allow.
 void find_largest(const PartitionTask& task, const KvPiece& piece, float* largest,
                   AttentionScratch& scratch) {
   if (task.v.type == DType::f16) {
@@ -8,11 +16,11 @@ void find_largest(const PartitionTask& task, const KvPiece& piece, float* larges
     const std::byte* const values = piece.v_tile + task.v.values_offset + piece.cell * stride;
     return find_largest_f16(values, stride, task.v.dim, piece.length, largest);
   }
-  if (task.v.type == DType::q8_0) {
+  if (const float most = most_code(task.v.type); most != 0) {
     const std::uint32_t blocks = task.v.dim / kBlock;
     const std::byte* const scales = piece.v_tile + std::size_t{piece.cell} * blocks * 2;
     find_largest_scales(scales, blocks, piece.length, largest);
-    for (std::uint32_t c = 0; c < piece.length; ++c) largest[c] *= 127.0F;
+    for (std::uint32_t c = 0; c < piece.length; ++c) largest[c] *= most;
     return;
   }
   std::int32_t most[kBlockCells] = {};
@@ -51,6 +59,28 @@ PYKV_INLINE void quantize_slots(const KvPiece& piece, const float* factors, Valu
   if (c < piece.length) half(c);
 }
 
+// V of types with codes.
+template <DType type>
+void quantize_codes(const TileLayout& layout, const KvPiece& piece, std::uint32_t dim, const float* factors,
+                    float* panel) {
+  const std::size_t blocks = layout.dim / kBlock;
+  const std::size_t first = piece.cell * blocks + dim / kBlock;
+  const std::byte* const scales = piece.v_tile + first * 2;
+  const std::byte* const fifth = piece.v_tile + layout.fifth_offset + first * 4;
+  const std::byte* const codes = piece.v_tile + layout.values_offset + first * code_bytes(type);
+  const int half = static_cast<int>(dim / kPanelWidth % 2);
+  float scaled_factors[kBlockCells];
+  for (std::uint32_t c = 0; c < piece.length; ++c)
+    scaled_factors[c] = factors[c] * load_one_f16(scales + c * blocks * 2);
+  quantize_slots(
+      piece, scaled_factors,
+      [&](std::size_t c, int v) {
+        return cell_codes<type>(codes + c * blocks * code_bytes(type), fifth + c * blocks * 4, half,
+                                v * kLanes);
+      },
+      panel);
+}
+
 PYKV_INLINE void quantize_piece(const PartitionTask& task, const KvPiece& piece, std::uint32_t dim,
                                 const float* factors, float* panel, AttentionScratch& scratch) {
   if (task.v.type == DType::f16 && dim + kPanelWidth <= task.v.dim) {
@@ -60,17 +90,17 @@ PYKV_INLINE void quantize_piece(const PartitionTask& task, const KvPiece& piece,
     return quantize_slots(
         piece, factors, [&](auto c, int v) { return load_f16(values + c * stride + v * kLanes * 2); }, panel);
   }
-  if (task.v.type == DType::q8_0) {
-    const std::uint32_t blocks = task.v.dim / kBlock;
-    const std::byte* const scales = piece.v_tile + (std::size_t{piece.cell} * blocks + dim / kBlock) * 2;
-    const std::byte* const codes =
-        piece.v_tile + task.v.values_offset + std::size_t{piece.cell} * task.v.dim + dim;
-    float scaled_factors[kBlockCells];
-    for (std::uint32_t c = 0; c < piece.length; ++c)
-      scaled_factors[c] = factors[c] * load_one_f16(scales + std::size_t{c} * blocks * 2);
-    return quantize_slots(
-        piece, scaled_factors,
-        [&](auto c, int v) { return load_i8(codes + std::size_t{c} * task.v.dim + v * kLanes); }, panel);
+  switch (task.v.type) {
+    case DType::q8_0:
+      return quantize_codes<DType::q8_0>(task.v, piece, dim, factors, panel);
+    case DType::q4_0:
+      return quantize_codes<DType::q4_0>(task.v, piece, dim, factors, panel);
+    case DType::q5_0:
+      return quantize_codes<DType::q5_0>(task.v, piece, dim, factors, panel);
+    case DType::iq4_nl:
+      return quantize_codes<DType::iq4_nl>(task.v, piece, dim, factors, panel);
+    default:
+      break;
   }
   decode_cells(piece.v_tile, task.v, dim, piece.cell, piece.length, scratch.floats);
   quantize_slots(
@@ -197,7 +227,7 @@ bool convert_int16(const PartitionTask& task, AttentionScratch& scratch) {
   const KvPiece& last = task.pieces.back();
   const std::uint32_t behind = (last.cell + last.length - 1) / kPanelWidth - last.cell / kPanelWidth + 1;
   if (last.panel + behind > kConvertedPanels) return false;
-  if (task.k.type != DType::q8_0) convert_k(task, scratch);
+  if (!scored_as_bytes(task.k.type)) convert_k(task, scratch);
   convert_v(task, scratch);
   return true;
 }
@@ -214,10 +244,15 @@ void weigh_int16(const PartitionTask& task, AttentionScratch& scratch) {
   for (std::uint32_t i = 0; i < task.count; i += kSoftened)
     soften_int16(task, i, task.count - i < kSoftened ? task.count : i + kSoftened, scratch.v_largest, scratch,
                  scales);
-  if (few)
-    return for_some_rows(task.count, [&](auto rows) {
-      if constexpr (rows.value <= kFewRows) weigh_few<rows.value>(task, weights, scales, factors, scratch);
+  const auto weigh_as_read = [&]<DType type>() {
+    for_some_rows(task.count, [&](auto rows) {
+      if constexpr (rows.value <= kFewRows)
+        weigh_few<type, rows.value>(task, weights, scales, factors, scratch);
     });
+  };
+  if (few && task.v.type == DType::f16) return weigh_as_read.template operator()<DType::f16>();
+  if (few && task.v.type == DType::q8_0) return weigh_as_read.template operator()<DType::q8_0>();
+  if (few) return weigh_as_read.template operator()<DType::q4_0>();
   const std::uint32_t all = (task.v.dim + kPanelWidth - 1) / kPanelWidth;
   for (std::uint32_t panel = 0; panel < all; panel += 2)
     weigh_panels_int16(task, weights, scales, panel, all - panel < 2 ? 1 : 2,

@@ -147,7 +147,10 @@ PYKV_INLINE std::uint32_t quantize_pairs(const KvPiece& piece, std::uint32_t c, 
 // Weights times the largest magnitudes of V, which may be NaN where the weight is 0: 0 then.
 PYKV_INLINE vf weighted(vf weight, vf largest) { return where_not_zero(weight, weight * largest); }
 
-// Integers of elements from `d` on of a query for K stored as q8_0: of each block the even ones, as pairs,
+// K whose codes are multiplied as they are stored.
+constexpr bool scored_as_bytes(DType type) { return type == DType::q8_0; }
+
+// Integers of elements from `d` on of a query for such K: of each block the even ones, as pairs,
 // then the odd ones.
 PYKV_INLINE void put_query_bytes(float* prepared, std::uint32_t d, vi q) {
   typedef std::int16_t narrow __attribute__((vector_size(2 * kLanes)));
@@ -183,10 +186,10 @@ PYKV_INLINE void add_half_block(const float* const* queries, const std::byte* va
 constexpr int kByteGroups = 1;  // of 16 cells multiplied together
 
 // sums[i] += Σ u · query i over block b of 16 cells.
-template <int kRows, int kGroups>
+template <DType type, int kRows, int kGroups>
 PYKV_INLINE void add_byte_block(const float* const* queries, const std::byte* values, std::size_t,
                                 std::uint32_t b, vi (&sums)[kRows][kVecs]) {
-  static_assert(kGroups == 1);
+  static_assert(kGroups == 1 && type == DType::q8_0);
   add_half_block<false>(queries, values, b, sums);
   add_half_block<true>(queries, values, b, sums);
 }

@@ -157,7 +157,18 @@ PYKV_INLINE vf weighted(vf weight, vf largest) {
 
 PYKV_INLINE vi rounded(vf x) { return vi(_mm512_maskz_cvtps_epi32(kAll, __m512(x))); }
 
-// Integers of elements from `d` on of a query for K stored as q8_0: bytes, as the stored ones are.
+// K whose codes are multiplied as they are stored.
+constexpr bool scored_as_bytes(DType type) { return type == DType::q8_0 || type == DType::q4_0; }
+
+// Four codes of each of 16 cells, elements 4 j … 4 j + 3 of block b.
+template <DType type>
+PYKV_INLINE vi load_codes(const std::byte* values, std::size_t b, std::size_t j) {
+  if constexpr (type == DType::q8_0) return load_word_row(values, b * 8 + j, 0);
+  const vi nibbles = load_word_row(values, b * 4 + j % 4, 0);
+  return (j < 4 ? nibbles : nibbles >> 4) & 0x0f0f0f0f;
+}
+
+// Integers of elements from `d` on of a query for such K: bytes, as the stored ones are.
 PYKV_INLINE void put_query_bytes(float* prepared, std::uint32_t d, vi q) {
   store_i8(reinterpret_cast<std::int8_t*>(prepared) + d, q);
 }
@@ -165,14 +176,14 @@ PYKV_INLINE void put_query_bytes(float* prepared, std::uint32_t d, vi q) {
 constexpr int kByteGroups = 2;  // of 16 cells multiplied together
 
 // sums[i][g] += Σ u · query i over block b of the 16 cells of group g.
-template <int kRows, int kGroups>
+template <DType type, int kRows, int kGroups>
 PYKV_INLINE void add_byte_block(const float* const* queries, const std::byte* values, std::size_t group_bytes,
                                 std::uint32_t b, vi (&sums)[kRows][kGroups]) {
   PYKV_UNROLL
   for (std::size_t j = 0; j < 8; ++j) {
     vi u[kGroups];
     PYKV_UNROLL
-    for (std::size_t g = 0; g < kGroups; ++g) u[g] = load_word_row(values + g * group_bytes, b * 8 + j, 0);
+    for (std::size_t g = 0; g < kGroups; ++g) u[g] = load_codes<type>(values + g * group_bytes, b, j);
     PYKV_UNROLL
     for (int i = 0; i < kRows; ++i) {
       const vi four = vi{} + load_int(reinterpret_cast<const std::int8_t*>(queries[i]) + b * kBlock + 4 * j);
