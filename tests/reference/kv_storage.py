@@ -47,8 +47,8 @@ def stored(kind: str, x: F32, transform: int = 0) -> F32:
 
 
 def rounded_query(x: F32, transform: int) -> F32:
-    """Queries [n, k_dim] as fast scores meet K of q8_0 and q4_0: transformed as K, then integers up to 127
-    times a float32 for each block of 32."""
+    """Queries [n, k_dim] as fast scores meet K of q8_0 and q4_0: transformed as K, then integers
+    up to 127 times a float32 for each block of 32."""
     stored = hadamard(x, transform) if transform else x
     blocks = stored.reshape(-1, 32)
     largest = np.abs(blocks).max(axis=1, keepdims=True)
