@@ -21,9 +21,13 @@ Rows Decoder::run_layers(Step& step, std::span<const Token> tokens) {
   reserve(count);
   // Every later token attends to the first one, whose activations are the largest by far: what
   // rounding does to it, it does to all of them.
+  first_.clear();
   precise_.clear();
-  for (std::uint32_t i = 0; i < count; ++i)
-    if (precise_activations_ || step.positions()[i] == 0) precise_.push_back(i);
+  for (std::uint32_t i = 0; i < count; ++i) {
+    const bool first = step.positions()[i] == 0;
+    if (first) first_.push_back(i);
+    if (first || precise_activations_) precise_.push_back(i);
+  }
   backend_.embed(weights_.embedding, tokens, x_.rows(count));
   if (config_.embedding_scale != 1.0F) backend_.scale(x_.rows(count), config_.embedding_scale);
   for (std::uint32_t i = 0; i < config_.layers; ++i) {
@@ -35,8 +39,7 @@ Rows Decoder::run_layers(Step& step, std::span<const Token> tokens) {
 
 void Decoder::head(Rows x, Rows logits) {
   norm(weights_.output_norm, x);
-  precise_.clear();
-  dense<1>({&weights_.output}, x, {logits});
+  dense<1>({&weights_.output}, x, {logits}, {});
   if (config_.logit_scale != 1.0F) backend_.scale(logits, config_.logit_scale);
   if (config_.logit_softcap != 0.0F) backend_.softcap(logits, config_.logit_softcap);
 }
@@ -86,7 +89,7 @@ void Decoder::attention(Step& step, std::uint32_t index, Rows in, std::uint32_t 
   const LayerWeights& layer = weights_.layers[index];
   const Rows h = h_.rows(count), q = q_.rows(count), k = k_.rows(count), v = v_.rows(count),
              mixed = mixed_.rows(count);
-  dense(std::array{&layer.q, &layer.k, &layer.v}, in, std::array{q, k, v});
+  dense(std::array{&layer.q, &layer.k, &layer.v}, in, std::array{q, k, v}, precise_);
   norm(layer.q_norm, q);
   norm(layer.k_norm, k);
   rotate(q, config_.heads, index, step);
@@ -98,18 +101,18 @@ void Decoder::attention(Step& step, std::uint32_t index, Rows in, std::uint32_t 
                .softcap = config_.attention_softcap,
                .sinks = layer.sinks,
                .precision = config_.precision});
-  dense<1>({&layer.o}, mixed, {h});
+  dense<1>({&layer.o}, mixed, {h}, first_);
 }
 
 // c * conv(b * x), each element alone.
 void Decoder::short_conv(Step& step, std::uint32_t index, Rows in, std::uint32_t count) {
   const RecurrentWeights& layer = weights_.layers[index].recurrent;
   const Rows x = channels_.rows(count), c = inner_gate_.rows(count), b = inner_.rows(count);
-  dense(std::array{&layer.other, &layer.gate, &layer.x}, in, std::array{b, c, x});
+  dense(std::array{&layer.other, &layer.gate, &layer.x}, in, std::array{b, c, x}, first_);
   backend_.multiply(x, b);
   step.conv(index, layer.conv, x, b);
   backend_.multiply(c, b);
-  dense<1>({&layer.out}, c, {h_.rows(count)});
+  dense<1>({&layer.out}, c, {h_.rows(count)}, first_);
 }
 
 void Decoder::mamba2(Step& step, std::uint32_t index, Rows in, std::uint32_t count) {
@@ -117,23 +120,23 @@ void Decoder::mamba2(Step& step, std::uint32_t index, Rows in, std::uint32_t cou
   const RecurrentSizes& sizes = config_.recurrent;
   const Rows gate = inner_gate_.rows(count), out = inner_.rows(count), dt = steps_.rows(count),
              x_b_c = channels_.rows(count), convolved = convolved_.rows(count);
-  dense(std::array{&layer.gate, &layer.x, &layer.other}, in, std::array{gate, x_b_c, dt});
+  dense(std::array{&layer.gate, &layer.x, &layer.other}, in, std::array{gate, x_b_c, dt}, first_);
   step.conv(index, {layer.conv.taps, layer.conv.bias, true}, x_b_c, convolved);
   step.scan(index,
             {sizes.heads, sizes.head_dim, sizes.groups, sizes.state_size, layer.a, layer.d, layer.dt_bias},
             convolved, dt, out);
   backend_.silu_mul(gate, out);
   backend_.rms_norm(gate, *layer.norm, config_.norm_epsilon, gate, sizes.groups);
-  dense<1>({&layer.out}, gate, {h_.rows(count)});
+  dense<1>({&layer.out}, gate, {h_.rows(count)}, first_);
 }
 
 void Decoder::feed_forward(const LayerWeights& layer, std::uint32_t count) {
   if (config_.experts != 0) return feed_experts(layer, count);
   const Rows x = x_.rows(count), h = h_.rows(count), gate = gate_.rows(count), up = up_.rows(count);
   const Rows in = normed(layer.ffn_norm, x, h);
-  dense(std::array{&layer.gate, &layer.up}, in, std::array{gate, up});
+  dense(std::array{&layer.gate, &layer.up}, in, std::array{gate, up}, first_);
   activate(gate, up);
-  dense<1>({&layer.down}, gate, {h});
+  dense<1>({&layer.down}, gate, {h}, precise_);
   norm(layer.ffn_post_norm, h);
   add_residual(h);
 }
@@ -151,8 +154,9 @@ void Decoder::feed_experts(const LayerWeights& layer, std::uint32_t count) {
 }
 
 template <std::size_t n>
-void Decoder::dense(const std::array<const Dense*, n>& layers, Rows in, const std::array<Rows, n>& outs) {
-  apply(backend_, layers, in, outs, precise_);
+void Decoder::dense(const std::array<const Dense*, n>& layers, Rows in, const std::array<Rows, n>& outs,
+                    std::span<const std::uint32_t> precise) {
+  apply(backend_, layers, in, outs, precise);
 }
 
 void Decoder::norm(const Norm& gain, Rows rows) {

@@ -40,7 +40,8 @@ class Decoder {
   void feed_experts(const LayerWeights& layer, std::uint32_t count);
   // Several layers on one input.
   template <std::size_t n>
-  void dense(const std::array<const Dense*, n>& layers, Rows in, const std::array<Rows, n>& outs);
+  void dense(const std::array<const Dense*, n>& layers, Rows in, const std::array<Rows, n>& outs,
+             std::span<const std::uint32_t> precise);
   void activate(Rows gate, Rows up);  // into `gate`
   // Normalizes rows in place, where there is a norm.
   void norm(const Norm& gain, Rows rows);
@@ -58,7 +59,9 @@ class Decoder {
   DecoderWeights weights_;
   std::uint32_t capacity_ = 0;
   RowBuffer x_, h_, q_, mixed_, k_, v_, gate_, up_;
-  std::vector<std::uint32_t> precise_;  // rows of the step whose activations get 16 bits
+  // Rows of the step whose activations get 16 bits: into all layers those of first tokens, into
+  // queries, keys, values and out of the gate these.
+  std::vector<std::uint32_t> first_, precise_;
   RowBuffer channels_, convolved_, inner_gate_, inner_, steps_;  // of recurrent layers
 };
 

@@ -54,8 +54,8 @@ struct DecoderSpec {
   WindowSpec window = {};
   float attention_softcap = 0;  // where the file does not say it; 0: none
   float logit_softcap = 0;      // likewise
-  // Its activations have elements so large that 8 bits of a block lose the others: layers' input gets 16
-  // in every row, not only in the first token's.
+  // Its activations have elements so large that 8 bits of a block lose the others: what goes into queries,
+  // keys and values, and what the gate gives, gets 16 in every row, not only in the first token's.
   bool precise_activations = false;
   // A model of so many layers divides scores by the root of width / heads, not of head_dim.
   std::uint32_t width_scaled_layers = 0;
