@@ -93,10 +93,9 @@ test: lint test-cpp test-package test-python
 test-system: test-asan test-tsan test-aarch64 test-tools
 
 test-asan: $(VENV)/.tools
-	cmake --preset asan && cmake --build --preset asan -j $(JOBS)
+	$(call CMAKE_DEV,asan) && cmake --build --preset asan -j $(JOBS)
 	ctest --preset asan -j $(JOBS)
-	$(call CMAKE_DEV,asan-python) && cmake --build --preset asan-python -j $(JOBS)
-	python tests/sanitized.py build/asan-python $(SANITIZED_TESTS)
+	python tests/sanitized.py build/asan $(PARALLEL) $(SANITIZED_TESTS)
 
 test-tsan: $(VENV)/.tools
 	cmake --preset tsan && cmake --build --preset tsan -j $(JOBS)

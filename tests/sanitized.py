@@ -1,9 +1,12 @@
-"""Runs pytest with the Python module of a build under AddressSanitizer.
+"""Runs pytest with the Python module of a build under AddressSanitizer and
+UndefinedBehaviorSanitizer.
 
-    python tests/sanitized.py build/asan-python tests/kernels ...
+    python tests/sanitized.py build/asan -n 2 tests/kernels ...
 
 Python's own allocator is left out, so that objects that are used after they are freed are
-found as well. A report is printed at the end: pytest has taken standard error by then.
+found as well. Either sanitizer ends the process of pytest, or the worker, in which it finds
+something. Reports of the first are printed at the end; the second writes to standard error, which
+pytest therefore leaves alone.
 """
 
 from __future__ import annotations
@@ -13,7 +16,19 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).resolve().parents[1]
+MODULE_VARIABLE = "SANITIZED_MODULE"
+
+
+def pytest_sessionstart() -> None:
+    """In each process of pytest, for which this file is a plugin: the tests are of the build's
+    module, not of another one in the source tree."""
+    from pykv import _core
+
+    if _core.__file__ != os.environ[MODULE_VARIABLE]:
+        pytest.exit(f"{_core.__file__} would be tested, not {os.environ[MODULE_VARIABLE]}", 1)
 
 
 def package_with(build: Path) -> Path:
@@ -39,20 +54,17 @@ def main(build: Path, arguments: list[str]) -> int:
     for old in build.glob("report.*"):
         old.unlink()
     environment = os.environ | {
+        MODULE_VARIABLE: str(next(site.glob("pykv/_core.*.so"))),
         "LD_PRELOAD": f"{runtime('libasan.so')}:{runtime('libstdc++.so')}",
         "ASAN_OPTIONS": f"detect_leaks=0:log_path={build / 'report'}",
+        "UBSAN_OPTIONS": "print_stacktrace=1",
         "PYTHONMALLOC": "malloc",
     }
     options = ["-p", "no:faulthandler", "-p", "no:cacheprovider", "-o", f"pythonpath={site} ."]
-    module = next(site.glob("pykv/_core.*.so"))
-    check = "import sys; from pykv import _core; sys.exit(_core.__file__ != sys.argv[1])"
-    used = subprocess.run(
-        [sys.executable, "-c", check, str(module)], cwd=site, env=environment, check=False
-    )
-    if used.returncode != 0:
-        sys.exit(f"another module than {module} would be tested")
+    options.append("--capture=sys")
+    options.append("--max-worker-restart=0")  # another worker would run the same test again
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", *options, *arguments],
+        [sys.executable, "-m", "pytest", "-p", "tests.sanitized", *options, *arguments],
         cwd=ROOT,
         env=environment,
         check=False,
