@@ -180,6 +180,27 @@ def test_what_a_row_does_not_see_does_not_matter(pool: Pool, rng: np.random.Gene
     assert_same_bits(pool.attend(q[90:300], where, 90)[:17], expected)
 
 
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_what_is_not_finite_stays_in_rows_that_see_it(
+    pool: Pool, rng: np.random.Generator, value: float
+) -> None:
+    tokens = tokens_for(pool, rng, 300)
+    where = contiguous(300, 10)
+    pool.write(where, *tokens[1:])
+    expected = pool.attend(tokens[0], where, 0)
+    for which, seeing in ((0, slice(290, 292)), (1, slice(290, 300)), (2, slice(290, 300))):
+        marked = [tensor.copy() for tensor in tokens]
+        marked[which][290:292] = value
+        pool.write(where, *marked[1:])
+        seen = np.zeros(300, np.bool_)
+        seen[seeing] = True
+        for rows in (slice(0, 300), slice(288, 291), slice(290, 291)):  # many, few, one
+            actual = pool.attend(marked[0][rows], where, rows.start)
+            assert_same_bits(actual[~seen[rows]], expected[rows][~seen[rows]])
+            if which == 0 and np.isnan(value):
+                assert np.isnan(actual[seen[rows]]).any(axis=1).all()
+
+
 @pytest.mark.parametrize("type_k", KV_TYPES)
 def test_every_pair_of_types_attends(backend: Any, rng: np.random.Generator, type_k: str) -> None:
     for type_v in KV_TYPES:

@@ -26,7 +26,8 @@ PYKV_INLINE void store_integers(const float* from, float factor, std::int8_t* to
   PYKV_UNROLL
   for (int v = 0; v < kBlockVecs; ++v) {
     const vi q = reinterpret_cast<vi>(load(from + v * kLanes) * factor + kShift) - kShiftBits;
-    halves[2 * v / kBlockVecs] += q;
+    vi& half = halves[2 * v / kBlockVecs];
+    half = Sum::apply(half, q);
     store_i8(to + v * kLanes, q);
   }
 }
@@ -36,12 +37,12 @@ PYKV_INLINE void quantize_row(const float* from, const ActivationBlock& block, s
   vi halves[2];
   store_integers(from, quantizing_factors(largest)[0], block.q + row * kActivationBlock, halves);
   const std::int32_t half = sum_of_lanes(halves[0]);
-  const std::int32_t total = half + sum_of_lanes(halves[1]);
+  const std::int32_t total = sum_of_lanes(Sum::apply(halves[0], halves[1]));
   const float scale = largest[0] / 127.0F;
   block.scale[row] = scale;
   block.scaled_sum[row] = scale * static_cast<float>(total);
-  block.negated_sum[row] = -total;
-  block.negated_half[row] = -half;
+  block.negated_sum[row] = negated(vi{} + total)[0];
+  block.negated_half[row] = negated(vi{} + half)[0];
 }
 
 // The same of kLanes rows from `row` on.
@@ -56,14 +57,14 @@ PYKV_INLINE void quantize_rows(const float* from, std::size_t stride, const Acti
     vi halves[2];
     store_integers(from + i * stride, factors[i], block.q + (row + i) * kActivationBlock, halves);
     first_halves[i] = halves[0];
-    rows[i] = halves[0] + halves[1];
+    rows[i] = Sum::apply(halves[0], halves[1]);
   }
   const vi half = of_each<Sum>(first_halves), total = of_each<Sum>(rows);
   const vf scale = largest / 127.0F;
   store(block.scale + row, scale);
   store(block.scaled_sum + row, scale * to_float(total));
-  store(reinterpret_cast<float*>(block.negated_sum + row), as_float(-total));
-  store(reinterpret_cast<float*>(block.negated_half + row), as_float(-half));
+  store(reinterpret_cast<float*>(block.negated_sum + row), as_float(negated(total)));
+  store(reinterpret_cast<float*>(block.negated_half + row), as_float(negated(half)));
 }
 
 void quantize(const QuantizeTask& task) {

@@ -4,7 +4,7 @@
 //   Σ u·q - bias * Σ q,  u = stored + bias,
 // and one step of the float32 chain over blocks.
 
-constexpr std::int32_t code_bias(DType type) { return type == DType::q8_0 ? kByteBias : 8; }
+constexpr std::uint32_t code_bias(DType type) { return type == DType::q8_0 ? kByteBias : 8; }
 
 constexpr float kMostByte = 127.0F;
 constexpr std::uint32_t kMaxBlocks = kMaxHeadDim / kBlock;
@@ -33,10 +33,11 @@ void quantize_query_bytes(const QueryTask& task) {
     for (std::uint32_t d = block * kBlock; d < (block + 1) * kBlock; d += kLanes) {
       const vi q = rounded(load(task.query + d) * factor);
       put_query_bytes(task.prepared, d, q);
-      sum += q;
+      sum = Sum::apply(sum, q);
     }
     scales[block] = largest / kMostByte;
-    const std::int32_t bias = -code_bias(task.k.type) * sum_of_lanes(sum);
+    const auto all = static_cast<std::uint32_t>(sum_of_lanes(negated(sum)));
+    const std::uint32_t bias = all * code_bias(task.k.type);
     std::memcpy(scales + blocks + block, &bias, sizeof bias);
   }
 }

@@ -41,7 +41,10 @@ PYKV_INLINE void add_dots(const Codes<kMost> (&weights)[kWide], const std::int8_
     }
     PYKV_UNROLL
     for (int v = 0; v < kWide; ++v) PYKV_UNROLL
-    for (int i = 0; i < kRows; ++i) sums[v][i] += vi(_mm256_madd_epi16(pairs[v][i], _mm256_set1_epi16(1)));
+    for (int i = 0; i < kRows; ++i) {
+      const __m256i products = _mm256_madd_epi16(pairs[v][i], _mm256_set1_epi16(1));
+      sums[v][i] = vi(in_order(_mm256_add_epi32(__m256i(sums[v][i]), products)));
+    }
   }
 }
 

@@ -31,6 +31,6 @@ PYKV_INLINE void add_dots(const Integers (&weights)[kWide], const std::int8_t* a
       vf sum{};
       for (int k = 4 * kFirst; k < 4 * kLast; ++k)
         sum += weights[v].values[k] * static_cast<float>(a[32 * i + k]);
-      sums[v][i] += __builtin_convertvector(sum, vi);
+      sums[v][i] = Sum::apply(sums[v][i], __builtin_convertvector(sum, vi));
     }
 }

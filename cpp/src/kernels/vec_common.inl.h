@@ -65,9 +65,11 @@ PYKV_INLINE Vector combined(Vector v) {
   }
 }
 
+// What becomes of NaN may wrap.
 struct Sum {
-  PYKV_INLINE static vi apply(vi a, vi b) { return a + b; }
+  PYKV_INLINE static vi apply(vi a, vi b) { return vi(vu(a) + vu(b)); }
 };
+PYKV_INLINE vi negated(vi v) { return vi(-vu(v)); }
 
 struct Larger {
   PYKV_INLINE static vi apply(vi a, vi b) { return a > b ? a : b; }
