@@ -27,6 +27,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn, overload
 
 from pykv import _core, saved
+from pykv.arguments import boolean, integer, shares, text
 from pykv.cache_types import CacheConfig, Layer, Opened, Run, Span
 from pykv.layers import core_layers, core_states, public_layers
 from pykv.saved import Restored, Saved
@@ -60,15 +61,17 @@ class Cache:
         core = _core.Cache(
             layers=layers,
             ropes=ropes,
-            backend=_core.Backend(threads=threads, isa=isa),
+            backend=_core.Backend(
+                threads=integer("[Cache] threads", threads), isa=text("[Cache] isa", isa)
+            ),
             cells=config.cells,
-            type_k=config.type_k,
-            type_v=config.type_v,
-            hadamard=config.hadamard,
+            type_k=text("[CacheConfig] type_k", config.type_k),
+            type_v=text("[CacheConfig] type_v", config.type_v),
+            hadamard=boolean("[CacheConfig] hadamard", config.hadamard),
             pool_bytes=config.pool_bytes,
-            watermarks=config.watermarks,
+            watermarks=shares("[CacheConfig] watermarks", config.watermarks),
             compact_bytes=config.compact_bytes,
-            edge_hash=config.edge_hash,
+            edge_hash=text("[CacheConfig] edge_hash", config.edge_hash),
             max_sequences=config.max_sequences,
             step_tokens=config.step_tokens,
             window_cells=config.window_cells,
@@ -364,8 +367,7 @@ class Cache:
 
     @watermarks.setter
     def watermarks(self, marks: tuple[float, float]) -> None:
-        low, high = marks
-        self.core.set_watermarks(low, high)
+        self.core.set_watermarks(*shares("[Cache] watermarks", marks))
 
     def reset_prefixes(self) -> None:
         """Forgets every prefix that no sequence holds."""

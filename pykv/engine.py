@@ -9,15 +9,25 @@ from __future__ import annotations
 import asyncio
 import select
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import Field, dataclass, field, fields
+from typing import TYPE_CHECKING, Any
 from weakref import WeakValueDictionary
 
-from pykv import _core
+from pykv import _core, arguments
 
 if TYPE_CHECKING:
     from pykv._core import EngineEvent
+
+
+# By the annotation of a field.
+_CHECKS: dict[str, Callable[[str, Any], Any]] = {
+    "bool": arguments.boolean,
+    "float": arguments.real,
+    "float | None": lambda what, value: None if value is None else arguments.real(what, value),
+    "str": arguments.text,
+    "Mapping[int, float]": arguments.mapping,
+}
 
 
 @dataclass(slots=True)
@@ -80,8 +90,14 @@ class GenerateRequest:
 
     def submit(self, core: _core.Engine) -> int:
         """Queues it and returns its id, from which those of further choices go on. Raises
-        InvalidArgument, or Busy: try again later."""
-        return core.submit(**{each.name: getattr(self, each.name) for each in fields(self)})
+        InvalidArgument, TypeError, or Busy: try again later."""
+        return core.submit(**{each.name: self._checked(each) for each in fields(self)})
+
+    def _checked(self, each: Field[Any]) -> Any:
+        """The value of a field; the core checks integers itself."""
+        value = getattr(self, each.name)
+        check = _CHECKS.get(str(each.type))
+        return check(f"[Engine.submit] {each.name}", value) if check else value
 
 
 class Generation:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from typing import Any
 
 from pykv import _core
+from pykv.arguments import boolean, finite, integer, reals
 from pykv.cache_types import Layer, Rope
 
 
@@ -54,7 +53,7 @@ def _state(state: tuple[int, int] | None) -> tuple[int, int]:
         return 0, 0
     if not isinstance(state, (tuple, list)) or len(state) != 2:
         raise TypeError(f"[Layer] state must be (convolution, scan) or None, not {state!r}")
-    return _int("[Layer] state", state[0], 0), _int("[Layer] state", state[1], 0)
+    return integer("[Layer] state", state[0], 0), integer("[Layer] state", state[1], 0)
 
 
 def public_layers(core: _core.Cache) -> tuple[Layer, ...]:
@@ -97,15 +96,15 @@ def _layer_spec(layer: Layer, rope_id: int) -> _core.LayerSpec:
     kind, size = _window(layer.window)
     source = layer.kv_from_layer
     return _core.LayerSpec(
-        kv_heads=_int("[Layer] kv_heads", layer.kv_heads, 1),
-        k_dim=_int("[Layer] k_dim", layer.k_dim, 1),
-        v_dim=_int("[Layer] v_dim", layer.v_dim, 1),
-        v_view_of_k=_bool("[Layer] v_view_of_k", layer.v_view_of_k),
-        kv_from_layer=None if source is None else _int("[Layer] kv_from_layer", source, 0),
+        kv_heads=integer("[Layer] kv_heads", layer.kv_heads, 1),
+        k_dim=integer("[Layer] k_dim", layer.k_dim, 1),
+        v_dim=integer("[Layer] v_dim", layer.v_dim, 1),
+        v_view_of_k=boolean("[Layer] v_view_of_k", layer.v_view_of_k),
+        kv_from_layer=None if source is None else integer("[Layer] kv_from_layer", source, 0),
         window_kind=kind,
         window_size=size,
         rope_id=rope_id,
-        sinks=_bool("[Layer] sinks", layer.sinks),
+        sinks=boolean("[Layer] sinks", layer.sinks),
     )
 
 
@@ -116,40 +115,16 @@ def _window(window: tuple[str, int] | None) -> tuple[str, int]:
         raise TypeError(f"[Layer] window must be (kind, size) or None, not {window!r}")
     if window[0] == "none":
         raise _core.InvalidArgument("[Layer] window kind is 'none'; write window=None")
-    return window[0], _int("[Layer] window size", window[1], 1)
+    return window[0], integer("[Layer] window size", window[1], 1)
 
 
 def _rope_params(rope: Rope) -> _core.RopeParams:
     if not isinstance(rope, Rope):
         raise TypeError(f"[Layer] rope must be a Rope or None, not {type(rope).__name__}")
     return _core.RopeParams(
-        dims=_int("[Rope] dims", rope.dims, 0),
-        base=_float("[Rope] base", rope.base),
-        interleaved=_bool("[Rope] interleaved", rope.interleaved),
-        frequencies=[_float("[Rope] frequency", value) for value in rope.frequencies],
-        offset=_int("[Rope] offset", rope.offset, 0),
+        dims=integer("[Rope] dims", rope.dims, 0),
+        base=finite("[Rope] base", rope.base),
+        interleaved=boolean("[Rope] interleaved", rope.interleaved),
+        frequencies=reals("[Rope] frequencies", rope.frequencies),
+        offset=integer("[Rope] offset", rope.offset, 0),
     )
-
-
-def _int(what: str, value: Any, lowest: int) -> int:
-    if isinstance(value, bool) or not hasattr(value, "__index__"):
-        raise TypeError(f"{what} must be an int, not {type(value).__name__}")
-    number = int(value.__index__())
-    if not lowest <= number < 2**32:
-        raise _core.InvalidArgument(f"{what} is {number}, must be {lowest} to {2**32 - 1}")
-    return number
-
-
-def _bool(what: str, value: Any) -> bool:
-    if not isinstance(value, bool):
-        raise TypeError(f"{what} must be a bool, not {type(value).__name__}")
-    return value
-
-
-def _float(what: str, value: Any) -> float:
-    if isinstance(value, (bool, str)) or not hasattr(value, "__float__"):
-        raise TypeError(f"{what} must be a float, not {type(value).__name__}")
-    number = float(value)
-    if not math.isfinite(number) or abs(number) > 3e38:
-        raise _core.InvalidArgument(f"{what} is {number}, must be finite in float32")
-    return number

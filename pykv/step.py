@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pykv import _core
+from pykv.arguments import real
 
 if TYPE_CHECKING:
     from pykv.cache_types import Layer
@@ -141,8 +142,8 @@ class Step:
             layer,
             q_rows,
             heads,
-            1.0 / math.sqrt(spec.k_dim) if scale is None else _number(scale, "scale"),
-            _number(softcap, "softcap"),
+            1.0 / math.sqrt(spec.k_dim) if scale is None else real("[Step.attend] scale", scale),
+            real("[Step.attend] softcap", softcap),
             _per_head(sinks, heads, "sinks"),
             _per_head(alibi_slopes, heads, "alibi_slopes"),
             precision,
@@ -224,12 +225,6 @@ def _heads(q: npt.ArrayLike, kv_heads: int) -> int:
         f"[Step.attend] q has shape {list(shape)}, must be [rows, heads, k_dim] with heads a "
         f"multiple of kv_heads = {kv_heads}"
     )
-
-
-def _number(value: float, name: str) -> float:
-    if isinstance(value, (bool, str, bytes)) or not hasattr(value, "__float__"):
-        raise TypeError(f"[Step.attend] {name} must be a float, not {type(value).__name__}")
-    return float(value)
 
 
 def _per_head(values: npt.ArrayLike | None, heads: int, name: str) -> list[float]:

@@ -61,6 +61,12 @@ class Chat:
     def ask(self, question: str) -> Answer:
         """Begins an answer. Raises as `Engine.stream`; the question is then not kept."""
         prompt = self._history.assemble(self._render(question), 0)
+        length, context = len(prompt.ids), self._engine.context
+        if length > context and self.exchanges:
+            raise InvalidArgument(
+                f"with this question the conversation has {length:,} tokens and the context is "
+                f"{context:,}; /rewind takes exchanges back, /clear all of them"
+            )
         stream = self._engine.stream(prompt.ids, self._max_tokens, **self._options)
         return Answer(self, question, stream, prompt.tail)
 

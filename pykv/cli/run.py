@@ -205,8 +205,14 @@ class Terminal:
             return
         print(flush=True)
         if completion.finish_reason != "stop":
-            why = {"length": "cut at --max-tokens or the end of the context"}
-            print(f"({why.get(completion.finish_reason, completion.finish_reason)})")
+            print(f"({self._why_cut(completion)})")
+
+    def _why_cut(self, completion: Completion) -> str:
+        if completion.finish_reason != "length":
+            return completion.finish_reason
+        if completion.prompt_tokens + completion.generated_tokens < self._engine.context:
+            return "cut at --max-tokens"
+        return "cut at the end of the context; /rewind or /clear makes room"
 
     def _system(self, text: str) -> None:
         if text:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
 from itertools import groupby
 from typing import Any
 
@@ -22,6 +24,14 @@ def append(cache: pykv.Cache, seq: int, tokens: list[int]) -> None:
     assert plan is not None
     with cache.step(plan) as step:
         step.write(0, np.ones((step.rows, 1, 32)), np.ones((step.rows, 1, 32)))
+
+
+LAYER = pykv.Layer(1, 32, 32)
+TEXTS = {"[Cache] isa", "[CacheConfig] type_k", "[CacheConfig] type_v", "[CacheConfig] edge_hash"}
+
+
+def make_layer(**fields: Any) -> pykv.Cache:
+    return pykv.Cache(pykv.CacheConfig([replace(LAYER, **fields)], 64), threads=1)
 
 
 BAD_INTS = [-1, -(2**31), 2**31, 2**32 + 1, 2**63 - 1, 2**63, 2**64, 10**30, -(10**30)]
@@ -92,6 +102,39 @@ def test_bad_integers_are_refused_and_change_nothing(call: object, value: object
         assert allowed and not isinstance(value, bool)
     assert cache.bounds(seq) == (0, 5)
     cache.check_integrity()
+
+
+@pytest.mark.parametrize("value", ["no", None, 1.5, b"x", [1], {"a": 1}, object()])
+@pytest.mark.parametrize(
+    ("name", "make_with"),
+    [
+        ("[Cache] threads", lambda x: pykv.Cache(pykv.CacheConfig([LAYER], 64), threads=x)),
+        ("[Cache] isa", lambda x: pykv.Cache(pykv.CacheConfig([LAYER], 64), isa=x)),
+        ("[CacheConfig] type_k", lambda x: make(type_k=x)),
+        ("[CacheConfig] type_v", lambda x: make(type_v=x)),
+        ("[CacheConfig] hadamard", lambda x: make(hadamard=x)),
+        ("[CacheConfig] watermarks", lambda x: make(watermarks=x)),
+        ("[CacheConfig] watermarks", lambda x: make(watermarks=([x], 0.5))),
+        ("[CacheConfig] edge_hash", lambda x: make(edge_hash=x)),
+        ("[Cache] watermarks", lambda x: setattr(make(), "watermarks", x)),
+        ("[Cache] watermarks", lambda x: setattr(make(), "watermarks", (0.1, [x]))),
+        ("[Layer] sinks", lambda x: make_layer(sinks=x)),
+        ("[Layer] v_view_of_k", lambda x: make_layer(v_view_of_k=x)),
+        ("[Rope] base", lambda x: make_layer(rope=pykv.Rope(32, base=[x]))),  # type: ignore[list-item]
+        ("[Rope] frequencies", lambda x: make_layer(rope=pykv.Rope(32, frequencies=(x, [x])))),
+    ],
+)  # fmt: skip
+def test_a_wrong_type_is_told_in_one_line(
+    name: str, make_with: Callable[[Any], object], value: Any
+) -> None:
+    if isinstance(value, str) and name in TEXTS:
+        with pytest.raises(pykv.InvalidArgument):
+            make_with(value)
+        return
+    with pytest.raises(TypeError) as raised:
+        make_with(value)
+    (line,) = str(raised.value).splitlines()
+    assert line.startswith(f"{name}") and "must be a" in line
 
 
 SPANS = [(3, 2), (5, 6), (-1, 5), (0, 2**31), (0, 2**63 - 1), (2**40, 2**41)]

@@ -197,6 +197,29 @@ def test_close_ends_what_is_open_and_may_be_repeated(tiny: Path) -> None:
         engine.generate("the", max_tokens=1)
 
 
+@pytest.mark.parametrize(
+    ("name", "wanted"),
+    [
+        ("use_cache", "a bool"), ("temperature", "a float"), ("timeout", "a float"),
+        ("frequency_penalty", "a float"), ("tenant", "a str"), ("logit_bias", "a mapping"),
+        ("top_k", "an int"), ("logprobs", "an int"), ("priority", "an int"),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("value", [[1], b"no", object()])
+def test_an_option_of_a_wrong_type_is_told_in_one_line(
+    engine: pykv.Engine, name: str, wanted: str, value: object
+) -> None:
+    options: dict[str, Any] = {name: value}
+    told = rf"\[Engine.submit\] {name} must be {wanted}, not {type(value).__name__}"
+    with pytest.raises(TypeError, match=f"^{told}$"):
+        engine.generate([1, 2], 1, **options)
+
+
+def test_a_read_only_mapping_may_bias_logits(engine: pykv.Engine) -> None:
+    bias = MappingProxyType({3: 100.0})
+    assert engine.generate([1, 2], 1, temperature=0.0, logit_bias=bias).tokens == [3]
+
+
 def test_wrong_options_are_refused_by_name(engine: pykv.Engine) -> None:
     wrong: dict[str, Any] = {"top_q": 3}
     with pytest.raises(TypeError, match="unknown options: top_q"):

@@ -130,8 +130,15 @@ def test_each_line_is_answered(say: Any, engine: Engine) -> None:
         answer = chat.ask(question).keep()
         wanted += f"{run.printable(answer.text)}\n"
         if answer.finish_reason == "length":
-            wanted += "(cut at --max-tokens or the end of the context)\n"
+            wanted += "(cut at --max-tokens)\n"
     assert say("the cat", "", "on a mat").out == wanted
+
+
+def test_a_conversation_that_outgrows_the_context_says_what_to_do(say: Any) -> None:
+    told = say("a" * 800, "b" * 800, "/clear", "b" * 800, flags=("-n", "1000"), code=1)
+    assert told.out.count("(cut at the end of the context; /rewind or /clear makes room)\n") == 2
+    (line,) = told.err.splitlines()
+    assert "the context is 1,024; /rewind takes exchanges back, /clear all of them" in line
 
 
 def test_commands(say: Any) -> None:
