@@ -27,7 +27,8 @@ LayerTable one_layer() {
 struct Cut {
   Cut(std::vector<Segment> segments, AttentionGroup group, const AttentionParams& given = {})
       : Cut(std::move(segments), std::vector<AttentionGroup>{group}, given) {}
-  Cut(std::vector<Segment> segments, std::vector<AttentionGroup> groups, const AttentionParams& given = {})
+  Cut(std::vector<Segment> segments, std::vector<AttentionGroup> groups, const AttentionParams& given = {},
+      std::uint32_t threads = 1)
       : pool{BlockLayout(one_layer(), 0, DType::f32, DType::f32), 64, MappedMemory::reserve(1 << 24), {}},
         params(given),
         rows(groups.back().first_row + groups.back().rows),
@@ -46,7 +47,7 @@ struct Cut {
     a.stride = kDim;
     a.cut = &made;
     cut_blocks(a);
-    choose_visits(a, 1);
+    choose_visits(a, threads);
     const kernels::Kernels* const scalar = kernels::scalar_kernels();
     worker->queries.begin_call({scalar, a.place, scalar->prepare}, rotations);
   }
@@ -250,4 +251,42 @@ TEST(a_visit_has_no_more_queries_than_fit) {
   for (int i = 0; i < 140; ++i) add_session(segments, groups, 640);  // two queries each
   const Cut cut(segments, groups);
   CHECK((companies(cut, 0) == Companies{128, 12}));
+}
+
+namespace {
+
+// A prompt of `rows` tokens behind 3,000 and sessions of one token behind 1,000 each, none shared.
+Cut prompt_beside(std::uint32_t rows, std::uint32_t sessions, std::uint32_t threads) {
+  std::vector<Segment> segments{{0, 0, 3000 + rows, 0, 0}};
+  std::vector<AttentionGroup> groups{{0, rows, 3000, 0, 1, 3000}};
+  for (std::uint32_t i = 0; i < sessions; ++i) {
+    segments.push_back({0, 4096 + i * 1024, 1001, 0, 0});
+    groups.push_back({rows + i, 1, 1000, 1 + i, 1, 1000});
+  }
+  return {std::move(segments), std::move(groups), {}, threads};
+}
+
+}  // namespace
+
+TEST(a_block_with_too_little_beside_it_is_cut_by_partitions) {
+  const Cut one = prompt_beside(100, 2, 1);
+  CHECK(one.made.whole.size() == 6 && one.made.visits.empty());  // two KV heads each
+
+  const Cut two = prompt_beside(100, 2, 2);
+  CHECK(two.made.whole.size() == 5 && two.made.visited.size() == 1);
+  const QueryBlock& cut = *two.made.visited.front();
+  CHECK(cut.count == 200 && two.made.visits.size() == cut.partitions);
+  for (std::uint32_t i = 0; i < cut.partitions; ++i) {
+    CHECK(two.made.visits[i].partition == cut.first_partition + i && two.made.visits[i].queries == 200);
+    CHECK(two.made.places[cut.first_place + i].visit == i);
+  }
+
+  // Each of eight threads has little beside a block of the prompt.
+  CHECK(prompt_beside(100, 2, 8).made.visited.size() >= 2);
+}
+
+TEST(a_block_with_enough_beside_it_is_done_as_a_whole_and_first) {
+  const Cut cut = prompt_beside(4, 16, 2);
+  CHECK(cut.made.whole.size() == 34 && cut.made.visits.empty());
+  CHECK(cut.made.whole[0]->count == 8 && cut.made.whole[1]->count == 8 && cut.made.whole[2]->count == 2);
 }

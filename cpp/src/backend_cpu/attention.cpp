@@ -136,8 +136,8 @@ void attend_visits(cpu::State& state, const Attention& a, std::uint32_t begin, s
   }
 }
 
-// Whole blocks come first: they are the larger tasks, and of a prompt the last one is the
-// largest, so that threads end together. Visits come some at a time, but many such tasks for each thread.
+// Whole blocks come first, the largest one before the others, then visits: some at a time, but many
+// such tasks for each thread, so that threads end together.
 void run_attention(cpu::State& state, const Attention& a) {
   constexpr std::uint32_t kTasksPerThread = 8;
   cpu::AttentionCut& cut = *a.cut;
@@ -150,7 +150,7 @@ void run_attention(cpu::State& state, const Attention& a) {
   const std::uint32_t step = std::max(1U, visits / (threads * kTasksPerThread));
   state.threads->run(whole + cpu::ceil_div(visits, step), [&](std::uint32_t index, std::uint32_t thread) {
     AttentionWorker& worker = *state.attention_workers[thread];
-    if (index < whole) return attend_whole(state, a, *cut.whole[whole - 1 - index], worker);
+    if (index < whole) return attend_whole(state, a, *cut.whole[index], worker);
     const std::uint32_t begin = (index - whole) * step;
     attend_visits(state, a, begin, std::min(begin + step, visits), std::size_t{begin} + threads * step,
                   worker);

@@ -12,6 +12,7 @@ using kernels::kQueryBlock;
 constexpr std::size_t kMaxPartialFloats = std::size_t{1} << 24;  // 64 MiB
 
 constexpr Place kNowhere{0xffffffff, 0};
+constexpr std::uint32_t kWhole = 0xffffffff;  // number of blocks that are not visited
 
 // The part of a segment inside a partition.
 Segment clipped(const Segment& segment, std::uint32_t number) {
@@ -120,22 +121,46 @@ void visit_alone(AttentionCut& cut, const QueryBlock& block) {
   }
 }
 
-// Few queries over long sequences would leave threads without work.
-bool few(const AttentionCut& cut, std::uint32_t threads) {
-  if (threads == 1 || cut.blocks.size() >= std::size_t{threads} * 4) return false;
-  return std::any_of(cut.blocks.begin(), cut.blocks.end(),
-                     [](const QueryBlock& block) { return block.partitions > 1; });
+// What a block takes, in queries against a partition; to read one takes as long as some queries.
+std::uint64_t work(const QueryBlock& block) {
+  constexpr std::uint64_t kReading = 8;
+  return (block.count + kReading) * block.partitions;
 }
 
-// Whether partial results have room; if not, nothing is visited.
-bool take_places(const Attention& a, bool all) {
+// Into cut.whole, the largest first. Threads end together if each block finds enough to do beside it:
+// larger ones that do not are visited, as are, where some `share`, those of small groups.
+void choose_whole(const Attention& a, std::uint32_t threads, bool share) {
+  constexpr std::uint64_t kWorthIt = 16;  // blocks of a thread, each of which may be what others wait for
+  AttentionCut& cut = *a.cut;
+  std::uint64_t all = 0;
+  for (const QueryBlock& block : cut.blocks) {
+    all += work(block);
+    if (!share || !is_small(a, *block.group)) cut.whole.push_back(&block);
+  }
+  std::sort(cut.whole.begin(), cut.whole.end(), [](const QueryBlock* x, const QueryBlock* y) {
+    return work(*x) != work(*y) ? work(*x) > work(*y) : x > y;
+  });
+  std::uint64_t beside = all;  // a block: what is done later, visits last
+  std::size_t kept = 0;
+  for (const QueryBlock* block : cut.whole) {
+    const std::uint64_t own = work(*block);
+    const bool enough = own * (threads - 1) <= beside - own;
+    if (!enough && own * threads * kWorthIt > all && block->partitions > 1) continue;
+    beside -= own;
+    cut.whole[kept++] = block;
+  }
+  cut.whole.resize(kept);
+}
+
+// Gives blocks that are not whole their numbers and places. Whether partial results have room.
+bool take_places(const Attention& a) {
   AttentionCut& cut = *a.cut;
   std::size_t places = 0, queries = 0;
+  for (const QueryBlock* block : cut.whole) cut.blocks[block - cut.blocks.data()].number = kWhole;
   for (QueryBlock& block : cut.blocks) {
-    const bool visited = all || is_small(a, *block.group);
-    (visited ? cut.visited : cut.whole).push_back(&block);
-    if (!visited) continue;
-    block.number = static_cast<std::uint32_t>(cut.visited.size() - 1);
+    if (block.number == kWhole) continue;
+    block.number = static_cast<std::uint32_t>(cut.visited.size());
+    cut.visited.push_back(&block);
     block.first_place = static_cast<std::uint32_t>(places);
     places += block.partitions;
     queries += std::size_t{block.partitions} * block.count;
@@ -150,15 +175,16 @@ bool take_places(const Attention& a, bool all) {
 void choose_visits(const Attention& a, std::uint32_t threads) {
   AttentionCut& cut = *a.cut;
   find_sights(a, cut.sights);
-  const bool all = few(cut, threads);
-  if ((all || any_together(a, cut.sights)) && take_places(a, all)) {
-    visit_shared(a, cut.sights);
-    for (const QueryBlock* block : cut.visited) visit_alone(cut, *block);
+  const bool share = any_together(a, cut.sights);
+  choose_whole(a, threads, share);
+  if (!take_places(a)) {
+    cut.visited.clear();
+    cut.whole.clear();
+    for (const QueryBlock& block : cut.blocks) cut.whole.push_back(&block);
     return;
   }
-  cut.visited.clear();
-  cut.whole.clear();
-  for (const QueryBlock& block : cut.blocks) cut.whole.push_back(&block);
+  if (share) visit_shared(a, cut.sights);
+  for (const QueryBlock* block : cut.visited) visit_alone(cut, *block);
 }
 
 }  // namespace pykv::cpu

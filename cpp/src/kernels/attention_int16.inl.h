@@ -70,7 +70,7 @@ PYKV_INLINE void quantize_group(const PartitionTask& task, const std::byte* grou
 PYKV_INLINE void ask(std::span<const std::byte> soon, std::uint32_t part, std::uint32_t parts) {
   const std::size_t lines = soon.size() / 64;
   for (std::size_t line = lines * part / parts; line < lines * (part + 1) / parts; ++line)
-    __builtin_prefetch(soon.data() + line * 64);
+    __builtin_prefetch(soon.data() + line * 64, 0, 2);
 }
 
 // What is read after a piece, where that is long enough to need asking: its V, and K of the next one.
@@ -116,22 +116,22 @@ void score_block(const ScorePanels& s, std::uint32_t row, std::uint32_t panel) {
 }
 
 void score_panels(const ScorePanels& s, std::uint32_t count, const Ahead& ahead) {
-  const std::uint32_t parts = (count + kMaxRows - 1) / kMaxRows;
-  for (std::uint32_t row = 0; row < count; row += kMaxRows) {
-    ahead.ask_for(row / kMaxRows, parts);
+  const std::uint32_t parts = (count + kMaxRows - 1) / kMaxRows * s.panels;
+  std::uint32_t part = 0;
+  for (std::uint32_t row = 0; row < count; row += kMaxRows)
     for_some_rows(count - row, [&](auto rows) {
       std::uint32_t panel = 0;
+      const auto take = [&](auto panels) {
+        for (; panel + panels.value <= s.panels; panel += panels.value) {
+          for (int i = 0; i < panels.value; ++i) ahead.ask_for(part++, parts);
+          score_block<rows.value, panels.value>(s, row, panel);
+        }
+      };
       constexpr int kMost = pair_panels_at_once(rows.value);
-      if constexpr (kMost >= 4)
-        for (; panel + 4 <= s.panels; panel += 4) score_block<rows.value, 4>(s, row, panel);
-      if constexpr (kMost >= 2) {
-        for (; panel + 2 <= s.panels; panel += 2) score_block<rows.value, 2>(s, row, panel);
-        if (panel < s.panels) score_block<rows.value, 1>(s, row, panel);
-      } else {
-        for (; panel < s.panels; ++panel) score_block<rows.value, 1>(s, row, panel);
-      }
+      if constexpr (kMost >= 4) take(std::integral_constant<int, 4>{});
+      if constexpr (kMost >= 2) take(std::integral_constant<int, 2>{});
+      take(std::integral_constant<int, 1>{});
     });
-  }
 }
 
 std::uint32_t panels_of(const Groups& groups) {

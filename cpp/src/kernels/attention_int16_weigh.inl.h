@@ -112,21 +112,29 @@ PYKV_INLINE void quantize_piece(const PartitionTask& task, const KvPiece& piece,
 struct SeenVectors {
   std::uint32_t begin, end;
   PYKV_INLINE SeenVectors(const PartitionTask& task, std::uint32_t i)
-      : begin(task.begins[i] / kLanes * kLanes), end((task.ends[i] + kLanes - 1) / kLanes * kLanes) {}
+      : begin(task.begins[i] / kLanes * kLanes),
+        end(task.begins[i] == task.ends[i] ? begin : (task.ends[i] + kLanes - 1) / kLanes * kLanes) {}
 };
 
-// Query i's scores become weights times `largest` of their slots. Returns the sum of their squares.
-float weigh_slots(const PartitionTask& task, std::uint32_t i, const float* largest, float* scores) {
+// Of each lane of vectors the largest score of query i, of slots that it sees.
+PYKV_INLINE vf largest_scores(const PartitionTask& task, std::uint32_t i, float* scores) {
   const auto [begin, end] = SeenVectors(task, i);
   if (shaped(task)) {
     shape_scores(task, i, begin, end, scores);
     for (std::uint32_t j = begin; j < end; j += kLanes) store(scores + j, load(scores + j) * kLog2E);
   }
-  hide_unseen(task, i, begin, end, scores);
+  if (begin != end) hide_unseen(task, i, begin, end, scores);
   vf most = splat(lowest());
   for (std::uint32_t j = begin; j < end; j += kLanes) most = max(load(scores + j), most);
-  const vf top = splat(max_lane(most));
-  vf total{}, squares{};
+  return most;
+}
+
+// Query i's scores become weights times `largest` of their slots. Adds up, lane by lane, the weights and
+// the squares of what they become: 0 of a query that sees nothing.
+PYKV_INLINE void weigh_slots(const PartitionTask& task, std::uint32_t i, float top, const float* largest,
+                             float* scores, vf& total, vf& squares) {
+  const auto [begin, end] = SeenVectors(task, i);
+  total = squares = vf{};
   for (std::uint32_t j = begin; j < end; j += kLanes) {
     const vf weight = power_of_two(load(scores + j) - top);
     total += weight;
@@ -134,9 +142,6 @@ float weigh_slots(const PartitionTask& task, std::uint32_t i, const float* large
     squares = multiply_add(part, part, squares);
     store(scores + j, part);
   }
-  task.result.max[i] = top[0] * kLn2;
-  task.result.sum[i] = sum_lanes(total);
-  return sum_lanes(squares);
 }
 
 // What weigh_slots() made of query i, as integers in pairs; 0 where it sees nothing.
@@ -150,26 +155,51 @@ void store_weights(const PartitionTask& task, std::uint32_t i, float factor, con
     store_halves(pairs + j / 2, load(scores + j), splat(factor));
 }
 
-constexpr std::uint32_t kSoftened = 16;  // queries at once: their scores stay next to the core
+constexpr auto kSoftened = static_cast<std::uint32_t>(kLanes);  // queries at once
 
-// Scores of some queries become weights as integers, scales[i] what an integer stands for.
-void soften_int16(const PartitionTask& task, std::uint32_t first, std::uint32_t last, const float* largest,
+// to[i]: the largest lane of vector i, of `count`; infinities behind them.
+PYKV_INLINE void largest_lanes(vf* rows, std::uint32_t count, float* to) {
+  if (count <= kSoftened / 4) {
+    for (std::uint32_t i = 0; i < count; ++i) to[i] = max_lane(rows[i]);
+    return;
+  }
+  for (std::uint32_t i = count; i < kSoftened; ++i) rows[i] = vf{};
+  store(to, of_each<Larger>(rows));
+}
+
+// The same of the sums of lanes.
+PYKV_INLINE void add_lanes(vf* rows, std::uint32_t count, float* to) {
+  if (count <= kSoftened / 4) {
+    for (std::uint32_t i = 0; i < count; ++i) to[i] = sum_lanes(rows[i]);
+    return;
+  }
+  for (std::uint32_t i = count; i < kSoftened; ++i) rows[i] = vf{};
+  store(to, sums_of_lanes(rows));
+}
+
+// Scores of `count` queries from `first` on become weights as integers, scales[i] what an integer stands
+// for.
+void soften_int16(const PartitionTask& task, std::uint32_t first, std::uint32_t count, const float* largest,
                   AttentionScratch& scratch, float* scales) {
-  alignas(64) float lengths[kSoftened] = {}, factors[kSoftened];
-  for (std::uint32_t i = first; i < last; ++i) {
-    task.result.sum[i] = 0;
-    if (task.begins[i] != task.ends[i])
-      lengths[i - first] = weigh_slots(task, i, largest, scratch.scores + i * kPartitionPositions);
-  }
-  for (std::uint32_t j = 0; j < kSoftened; j += kLanes) {
-    const vf length = square_root(load(lengths + j));
-    store(factors + j, factor_for(kWeightNorm, length));
-    store(lengths + j, length / splat(kWeightNorm * kMostV));
-  }
-  for (std::uint32_t i = first; i < last; ++i) {
-    scales[i] = lengths[i - first];
-    store_weights(task, i, factors[i - first], scratch.scores + i * kPartitionPositions,
-                  scratch.weight_pairs + i * kPartitionPairs);
+  alignas(64) float tops[kSoftened], sums[kSoftened], lengths[kSoftened] = {}, factors[kSoftened];
+  vf rows[kSoftened], squares[kSoftened];
+  float* const scores = scratch.scores + first * kPartitionPositions;
+  for (std::uint32_t i = 0; i < count; ++i)
+    rows[i] = largest_scores(task, first + i, scores + i * kPartitionPositions);
+  largest_lanes(rows, count, tops);
+  for (std::uint32_t i = 0; i < count; ++i)
+    weigh_slots(task, first + i, tops[i], largest, scores + i * kPartitionPositions, rows[i], squares[i]);
+  add_lanes(rows, count, sums);
+  add_lanes(squares, count, lengths);
+  const vf length = square_root(load(lengths));
+  store(factors, factor_for(kWeightNorm, length));
+  store(lengths, length / splat(kWeightNorm * kMostV));
+  for (std::uint32_t i = 0; i < count; ++i) {
+    task.result.max[first + i] = tops[i] * kLn2;
+    task.result.sum[first + i] = sums[i];
+    scales[first + i] = lengths[i];
+    store_weights(task, first + i, factors[i], scores + i * kPartitionPositions,
+                  scratch.weight_pairs + (first + i) * kPartitionPairs);
   }
 }
 
@@ -242,7 +272,7 @@ void weigh_int16(const PartitionTask& task, AttentionScratch& scratch) {
   float scales[kQueryTile];
   for (std::uint32_t i = 0; i < task.count; ++i) weights[i] = scratch.weight_pairs + i * kPartitionPairs;
   for (std::uint32_t i = 0; i < task.count; i += kSoftened)
-    soften_int16(task, i, task.count - i < kSoftened ? task.count : i + kSoftened, scratch.v_largest, scratch,
+    soften_int16(task, i, task.count - i < kSoftened ? task.count - i : kSoftened, scratch.v_largest, scratch,
                  scales);
   const auto weigh_as_read = [&]<DType type>() {
     for_some_rows(task.count, [&](auto rows) {

@@ -110,6 +110,35 @@ PYKV_INLINE float sum_lanes(vf v) {
   return total;
 }
 
+// Of two vectors, those lanes of both that have bit `step` clear in one, those that have it set in the
+// other; where the second one comes from, that bit is turned over.
+template <int step, int... lane>
+PYKV_INLINE void exchange_halves(vf& first, vf& second, std::integer_sequence<int, lane...>) {
+  const vf a = first, b = second;
+  first = __builtin_shufflevector(a, b, ((lane & step) == 0 ? lane : kLanes + lane - step)...);
+  second = __builtin_shufflevector(a, b, ((lane & step) == 0 ? lane + step : kLanes + lane)...);
+}
+
+// Lane i of vector j becomes lane j of vector i, of kLanes vectors.
+template <int step = kLanes / 2>
+PYKV_INLINE void transpose(vf* rows) {
+  if constexpr (step != 0) {
+    PYKV_UNROLL
+    for (int i = 0; i < kLanes; ++i)
+      if ((i & step) == 0)
+        exchange_halves<step>(rows[i], rows[i + step], std::make_integer_sequence<int, kLanes>{});
+    transpose<step / 2>(rows);
+  }
+}
+
+// Lane l: sum_lanes(rows[l]), the same bits.
+PYKV_INLINE vf sums_of_lanes(vf* rows) {
+  transpose(rows);
+  vf total = rows[0];
+  for (int i = 1; i < kLanes; ++i) total += rows[i];
+  return total;
+}
+
 PYKV_INLINE float max_lane(vf v) { return combined<Larger>(v)[0]; }
 
 // e^x, relative error below 2^-22; 0 below -87.3, finite (not infinite) above 88.3; NaN
