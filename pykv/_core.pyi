@@ -690,9 +690,10 @@ class Step:
         sinks: collections.abc.Sequence[typing.SupportsFloat | typing.SupportsIndex] = [],
         alibi_slopes: collections.abc.Sequence[typing.SupportsFloat | typing.SupportsIndex] = [],
         precision: str = "exact",
+        only: typing.Any = None,
     ) -> numpy.typing.NDArray[numpy.float32]:
         """
-        q [rows, heads * k_dim] -> float32 [rows, heads * v_dim]. sinks, alibi_slopes: one for each head.
+        q [rows, heads * k_dim] -> float32 [rows, heads * v_dim]. sinks, alibi_slopes: one for each head; only: int rows of the step, ascending, that q has; None or none: all.
         """
     def finish(self) -> None:
         """

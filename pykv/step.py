@@ -117,6 +117,7 @@ class Step:
         sinks: npt.ArrayLike | None = None,
         alibi_slopes: npt.ArrayLike | None = None,
         precision: str = "exact",
+        only: npt.ArrayLike | None = None,
     ) -> Floats:
         """Attention of every row over its own sequence, this step's earlier rows included.
 
@@ -128,8 +129,9 @@ class Step:
         head in the softmax that weighs no V; a layer with ``sinks=True`` needs them, others
         refuse them. ``precision="fast"`` may round the factors of both products to integers of 13
         to 16 bits, ``"fastest"`` to bf16, on machines that multiply those faster (AVX-512 VNNI
-        and AVX2; AVX-512 BF16). ``write`` of the layer that stores K
-        and V must come first.
+        and AVX2; AVX-512 BF16). With ``only``, ascending numbers of rows of the step, ``q`` and the
+        result have those rows alone, with the same bits: what a last layer needs of a prompt.
+        ``write`` of the layer that stores K and V must come first.
 
         Raises ``InvalidArgument`` for wrong shapes and numbers that are not finite, ``TypeError``
         for arrays that are not floats.
@@ -137,7 +139,11 @@ class Step:
         step = self._open("attend")
         spec = self._kv_layer(layer, "attend")
         heads = _heads(q, spec.kv_heads)
-        q_rows = _rows(q, (self.rows, heads, spec.k_dim), "[Step.attend] q")
+        numbers = None if only is None else _row_numbers(only)
+        rows = self.rows if numbers is None else len(numbers)
+        q_rows = _rows(q, (rows, heads, spec.k_dim), "[Step.attend] q")
+        if rows == 0:
+            return q_rows.reshape(0, heads, spec.k_dim)[:, :, : spec.v_dim]
         out = step.attend(
             layer,
             q_rows,
@@ -147,8 +153,9 @@ class Step:
             _per_head(sinks, heads, "sinks"),
             _per_head(alibi_slopes, heads, "alibi_slopes"),
             precision,
+            numbers,
         )
-        return out.reshape(self.rows, heads, spec.v_dim)
+        return out.reshape(rows, heads, spec.v_dim)
 
     def read_states(self, layer: int) -> Floats:
         """States of a recurrent ``layer`` at the beginning of the step.
@@ -225,6 +232,16 @@ def _heads(q: npt.ArrayLike, kv_heads: int) -> int:
         f"[Step.attend] q has shape {list(shape)}, must be [rows, heads, k_dim] with heads a "
         f"multiple of kv_heads = {kv_heads}"
     )
+
+
+def _row_numbers(only: npt.ArrayLike) -> npt.NDArray[np.int64]:
+    array = np.asarray(only)
+    if array.ndim != 1 or (array.size != 0 and array.dtype.kind not in "iu"):
+        raise TypeError(
+            f"[Step.attend] only is an array of {array.dtype} of shape {list(array.shape)}, "
+            "must be numbers of rows"
+        )
+    return array.astype(np.int64)
 
 
 def _per_head(values: npt.ArrayLike | None, heads: int, name: str) -> list[float]:

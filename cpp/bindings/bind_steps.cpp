@@ -111,10 +111,11 @@ std::span<const float> values(const FloatRows& array) {
   return {array.data(), static_cast<std::size_t>(array.size())};
 }
 
-// Rows of the step on its backend, filled without the GIL.
-std::unique_ptr<Scratch> upload(Step& step, std::span<const float> from, py::ssize_t width) {
+// Rows on the step's backend, filled without the GIL.
+std::unique_ptr<Scratch> upload(Step& step, std::uint32_t count, std::span<const float> from,
+                                py::ssize_t width) {
   Backend& backend = step.backend();
-  auto rows = std::make_unique<Scratch>(backend, py::ssize_t{step.rows()}, width);
+  auto rows = std::make_unique<Scratch>(backend, py::ssize_t{count}, width);
   backend.upload(rows->rows(), from);
   return rows;
 }
@@ -128,9 +129,9 @@ void write(Step& step, const PyInt& layer, const FloatRows& k, const std::option
   const auto k_values = values(k);
   const auto v_values = v ? values(*v) : std::span<const float>{};
   const Unlocked unlocked;
-  const auto k_rows = upload(step, k_values, k_width);
+  const auto k_rows = upload(step, step.rows(), k_values, k_width);
   if (!v) return step.write(index, k_rows->rows(), Rows{});
-  const auto v_rows = upload(step, v_values, v_width);
+  const auto v_rows = upload(step, step.rows(), v_values, v_width);
   step.write(index, k_rows->rows(), v_rows->rows());
 }
 
@@ -152,25 +153,31 @@ void write_states(Step& step, const PyInt& layer, const FloatRows& states) {
 
 FloatRows attend(Step& step, const PyInt& layer, const FloatRows& q, const PyInt& head_count, double scale,
                  double softcap, const std::vector<float>& sinks, const std::vector<float>& alibi_slopes,
-                 const std::string& precision) {
+                 const std::string& precision, const py::object& rows) {
   const auto index = to_int<std::uint32_t>(layer, "[Step.attend] layer");
   const auto heads = to_int<std::uint32_t>(head_count, "[Step.attend] heads", 1, 1U << 20);
-  check_shape(q, step.rows(), "attend] q");
+  std::vector<std::uint32_t> only;
+  if (!rows.is_none()) {
+    const std::vector<Token> numbers = to_tokens(rows, "[Step.attend] only");
+    only.assign(numbers.begin(), numbers.end());
+  }
+  const std::uint32_t count = only.empty() ? step.rows() : static_cast<std::uint32_t>(only.size());
+  check_shape(q, count, "attend] q");
   AttentionParams params{
       .heads = heads, .scale = static_cast<float>(scale), .softcap = static_cast<float>(softcap)};
   params.sinks = sinks;
   params.alibi_slopes = alibi_slopes;
   params.precision = parse_precision(precision);
   const auto width = static_cast<py::ssize_t>(std::uint64_t{heads} * step.layer(index).v_dim);
-  FloatRows out({py::ssize_t{step.rows()}, width});
+  FloatRows out({py::ssize_t{count}, width});
   const std::span<float> result(out.mutable_data(), static_cast<std::size_t>(out.size()));
   const py::ssize_t q_width = q.shape(1);
   const auto q_values = values(q);
   {
     const Unlocked unlocked;
-    const auto q_rows = upload(step, q_values, q_width);
-    const Scratch out_rows(step.backend(), py::ssize_t{step.rows()}, width);
-    step.attend(index, q_rows->rows(), out_rows.rows(), params);
+    const auto q_rows = upload(step, count, q_values, q_width);
+    const Scratch out_rows(step.backend(), py::ssize_t{count}, width);
+    step.attend(index, q_rows->rows(), out_rows.rows(), params, only);
     step.backend().download(out_rows.rows(), result);
   }
   return out;
@@ -191,7 +198,7 @@ std::vector<double> time_attend(Step& step, const std::vector<std::uint32_t>& la
   const auto q_values = values(q);
   std::vector<double> seconds;
   const Unlocked unlocked;
-  const auto q_rows = upload(step, q_values, q_width);
+  const auto q_rows = upload(step, step.rows(), q_values, q_width);
   const Scratch out_rows(step.backend(), py::ssize_t{step.rows()}, width);
   for (std::uint32_t i = 0; i < repeats; ++i) {
     const Steady::time_point begin = Steady::now();
@@ -247,7 +254,9 @@ void bind_steps(py::module_& m, py::class_<Cache>& cache) {
           "attend", &attend, py::arg("layer"), py::arg("q"), py::arg("heads"), py::arg("scale"),
           py::arg("softcap") = 0.0, py::arg("sinks") = std::vector<float>{},
           py::arg("alibi_slopes") = std::vector<float>{}, py::arg("precision") = "exact",
-          "q [rows, heads * k_dim] -> float32 [rows, heads * v_dim]. sinks, alibi_slopes: one for each head.")
+          py::arg("only") = py::none(),
+          "q [rows, heads * k_dim] -> float32 [rows, heads * v_dim]. sinks, alibi_slopes: one for each head; "
+          "only: int rows of the step, ascending, that q has; None or none: all.")
       .def("time_attend", &time_attend, py::arg("layers"), py::arg("q"), py::arg("heads"), py::arg("scale"),
            py::arg("precision") = "exact", py::arg("repeats") = 1,
            "Seconds of each of `repeats` rounds of attend() over layers of equal width, without copies to "

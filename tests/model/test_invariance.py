@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tests.model.cuts import assert_some_rows_have_the_bits_of_all
 from tests.model.machine import Logits, Machine, random_tokens
 from tests.reference.gguf_files import TinyModel
 
@@ -61,6 +62,10 @@ def alone(machine: Machine, tokens: list[int]) -> Logits:
 @pytest.mark.parametrize("chunk", [1, 7, 64])
 def test_chunk_size(machine: Machine, tokens: list[int], alone: Logits, chunk: int) -> None:
     assert np.array_equal(machine.cold(tokens, chunk), alone)
+
+
+def test_logits_of_some_rows(machine: Machine, tokens: list[int]) -> None:
+    assert_some_rows_have_the_bits_of_all(machine, tokens)
 
 
 @pytest.mark.parametrize("threads", [1, 2, 3])

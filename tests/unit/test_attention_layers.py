@@ -52,6 +52,29 @@ def test_a_layer_s_window_is_applied(window: tuple[str, int] | None) -> None:
     np.testing.assert_allclose(out, expected(q, k, v, **options), atol=1e-5)
 
 
+@pytest.mark.parametrize("window", [("standard", 70), None])
+@pytest.mark.parametrize("only", [[199], [0, 1, 2, 99, 100, 101, 199, 200, 219], [200], []])
+def test_only_some_rows_have_the_bits_that_all_have(
+    only: list[int], window: tuple[str, int] | None
+) -> None:
+    """Rows 0 to 99 and 200 to 219 are of one sequence each, 100 to 199 follow 50 of another."""
+    cache = make(layer(window=window))
+    first, second, third = (cache.create() for _ in range(3))
+    q, k, v = normal(220, HEADS, K_DIM), normal(220, KV_HEADS, K_DIM), normal(220, KV_HEADS, V_DIM)
+    plan = cache.plan([(second, 50)])
+    assert plan is not None
+    with cache.step(plan) as step:
+        step.write(0, k[:50], v[:50])
+    plan = cache.plan([(first, 100), (second, 100), (third, 20)])
+    assert plan is not None
+    with cache.step(plan) as step:
+        step.write(0, k, v)
+        all_rows = step.attend(0, q)
+        some = step.attend(0, q[only], only=only)
+    assert np.array_equal(some, all_rows[only])
+    assert some.dtype == np.float32
+
+
 def test_sinks_softcap_and_slopes_reach_the_kernels() -> None:
     q, k, v = normal(50, HEADS, K_DIM), normal(50, KV_HEADS, K_DIM), normal(50, KV_HEADS, V_DIM)
     sinks, slopes = np.array([1.0, -2.0, 30.0, 0.0]), np.float32([0.5, 0.25, 0.125, 0.0625])
@@ -181,6 +204,16 @@ def step_arguments() -> list[tuple[type[Exception], str, dict[str, Any]]]:
     cases += [(pykv.InvalidArgument, "softcap", {"softcap": value}) for value in (-1.0, inf)]
     cases += [(TypeError, "scale must be a float", {"scale": x}) for x in ("1", True, [1.0], 1j)]
     cases += [(TypeError, "softcap must be a float", {"softcap": x}) for x in (None, True, {})]
+    cases += [
+        (pykv.InvalidArgument, "out of range or out of order", {"only": rows})
+        for rows in ([0, 1, 3], [0, 2, 1], [0, 0, 1], [0, 1, 2**31 - 1])
+    ]
+    cases.append((pykv.InvalidArgument, "only", {"only": [-1, 0, 1]}))
+    cases.append((pykv.InvalidArgument, "only", {"only": [0, 1, 2**40]}))
+    cases.append((pykv.InvalidArgument, "q has shape", {"only": [0, 1]}))
+    cases += [
+        (TypeError, "only is an array", {"only": x}) for x in ("abc", 1, [0.0, 1.0, 2.0], [[0]])
+    ]
     for name in ("sinks", "alibi_slopes"):
         for shape in ((3,), (5,), (0,), (4, 1), (1, 4), ()):
             cases.append((pykv.InvalidArgument, f"{name} has shape", {name: np.zeros(shape)}))

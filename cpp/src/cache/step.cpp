@@ -88,6 +88,34 @@ const AttentionBatch& Step::Impl::batch(std::size_t pool) {
   return attention.emplace(std::move(made));
 }
 
+namespace {
+
+void check_only(std::span<const std::uint32_t> only, std::uint32_t rows) {
+  for (std::size_t i = 0; i < only.size(); ++i)
+    if (only[i] >= rows || (i > 0 && only[i] <= only[i - 1]))
+      throw InvalidArgument(at("attend") + "row " + std::to_string(only[i]) +
+                            " is out of range or out of order; rows ascend from 0 to " +
+                            std::to_string(rows - 1));
+}
+
+// The queries of some rows of a batch, numbered anew; neighbours of one sequence are a group.
+AttentionBatch of_rows(const AttentionBatch& all, std::span<const std::uint32_t> rows) {
+  AttentionBatch some;
+  some.segments = all.segments;
+  auto group = all.groups.begin();
+  for (std::uint32_t i = 0, next = 0; i < rows.size(); i = next) {
+    while (group->first_row + group->rows <= rows[i]) ++group;
+    const std::uint32_t end = group->first_row + group->rows;
+    for (next = i + 1; next < rows.size() && rows[next] == rows[next - 1] + 1 && rows[next] < end;) ++next;
+    const std::uint32_t skipped = rows[i] - group->first_row;
+    some.groups.push_back({i, next - i, group->first_position + static_cast<Pos>(skipped),
+                           group->first_segment, group->segments, group->first_slot + skipped});
+  }
+  return some;
+}
+
+}  // namespace
+
 Step::Step(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 Step::Step(Step&&) noexcept = default;
 
@@ -160,7 +188,8 @@ void Step::import_rows(std::uint32_t layer, std::span<const std::byte> k, std::s
   impl_->written[layer] = true;
 }
 
-void Step::attend(std::uint32_t layer, Rows q, Rows out, const AttentionParams& params) {
+void Step::attend(std::uint32_t layer, Rows q, Rows out, const AttentionParams& params,
+                  std::span<const std::uint32_t> only) {
   const auto lock = impl_->link->lock();
   Cache::Impl& cache = impl_->cache("attend");
   impl_->check_computes("attend");
@@ -178,8 +207,10 @@ void Step::attend(std::uint32_t layer, Rows q, Rows out, const AttentionParams& 
                           ", must be a multiple of the layer's " + std::to_string(spec.kv_heads) +
                           " KV heads");
   }
-  check_rows(q, rows(), "q", "attend");
-  check_rows(out, rows(), "out", "attend");
+  check_only(only, rows());
+  const auto queries = only.empty() ? rows() : static_cast<std::uint32_t>(only.size());
+  check_rows(q, queries, "q", "attend");
+  check_rows(out, queries, "out", "attend");
   check_width(q, std::uint64_t{params.heads} * spec.k_dim, "q", "attend");
   check_width(out, std::uint64_t{params.heads} * spec.v_dim, "out", "attend");
   if (spec.sinks == params.sinks.empty()) {
@@ -189,7 +220,10 @@ void Step::attend(std::uint32_t layer, Rows q, Rows out, const AttentionParams& 
   AttentionParams complete = params;
   complete.window = spec.window();
   complete.rope = cache.rope(source);
-  cache.backend.attend(cache.pool_of(layer).id, layer, q, out, impl_->batch(spec.pool), complete);
+  const AttentionBatch& all = impl_->batch(spec.pool);
+  const PoolId pool = cache.pool_of(layer).id;
+  if (only.empty()) return cache.backend.attend(pool, layer, q, out, all, complete);
+  cache.backend.attend(pool, layer, q, out, of_rows(all, only), complete);
 }
 
 void Step::finish() {

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <bit>
+#include <utility>
 
 namespace pykv {
 
@@ -16,25 +17,49 @@ Decoder::Decoder(const GgufFile& file, const DecoderSpec& spec, const ModelConfi
       backend_(backend),
       weights_(load_decoder_weights(file, spec, config, backend, options)) {}
 
-Rows Decoder::run_layers(Step& step, std::span<const Token> tokens) {
-  const auto count = static_cast<std::uint32_t>(tokens.size());
+Rows Decoder::run_layers(Step& step, std::span<const Token> tokens, std::span<const std::uint32_t> wanted) {
+  auto count = static_cast<std::uint32_t>(tokens.size());
   reserve(count);
+  positions_.assign(step.positions().begin(), step.positions().end());
   // Every later token attends to the first one, whose activations are the largest by far: what
   // rounding does to it, it does to all of them.
   first_.clear();
   precise_.clear();
   for (std::uint32_t i = 0; i < count; ++i) {
-    const bool first = step.positions()[i] == 0;
+    const bool first = positions_[i] == 0;
     if (first) first_.push_back(i);
     if (first || precise_activations_) precise_.push_back(i);
   }
   backend_.embed(weights_.embedding, tokens, x_.rows(count));
   if (config_.embedding_scale != 1.0F) backend_.scale(x_.rows(count), config_.embedding_scale);
   for (std::uint32_t i = 0; i < config_.layers; ++i) {
-    mix(step, i, count);
-    if (config_.feed_forward != 0) feed_forward(weights_.layers[i], count);
+    if (i + 1 == config_.layers && wanted.size() < count) {
+      mix_wanted(step, i, count, wanted);
+      count = static_cast<std::uint32_t>(wanted.size());
+    } else {
+      mix(step, i, count);
+    }
+    if (config_.feed_forward != 0 && count != 0) feed_forward(weights_.layers[i], count);
   }
   return x_.rows(count);
+}
+
+void Decoder::keep(std::uint32_t count, std::span<const std::uint32_t> rows) {
+  backend_.gather(x_.rows(count), rows, kept_.rows(static_cast<std::uint32_t>(rows.size())));
+  std::swap(x_, kept_);
+  for (std::size_t i = 0; i < rows.size(); ++i) positions_[i] = positions_[rows[i]];
+  positions_.resize(rows.size());
+  const auto renumber = [&](std::vector<std::uint32_t>& some) {
+    std::size_t left = 0;
+    for (const std::uint32_t row : some) {
+      const auto place = std::lower_bound(rows.begin(), rows.end(), row);
+      if (place != rows.end() && *place == row)
+        some[left++] = static_cast<std::uint32_t>(place - rows.begin());
+    }
+    some.resize(left);
+  };
+  renumber(first_);
+  renumber(precise_);
 }
 
 void Decoder::head(Rows x, Rows logits) {
@@ -52,6 +77,7 @@ void Decoder::reserve(std::uint32_t count) {
   const std::uint32_t kv_width = config_.kv_heads * config_.head_dim;
   capacity_ = 0;  // until all of them exist
   x_ = RowBuffer(backend_, rows, config_.width);
+  kept_ = RowBuffer(backend_, rows, config_.width);
   h_ = RowBuffer(backend_, rows, config_.width);
   const auto make = [&](RowBuffer& buffer, std::uint32_t width) {
     if (width != 0) buffer = RowBuffer(backend_, rows, width);
@@ -85,23 +111,57 @@ void Decoder::mix(Step& step, std::uint32_t index, std::uint32_t count) {
   add_residual(h);
 }
 
+void Decoder::mix_wanted(Step& step, std::uint32_t index, std::uint32_t count,
+                         std::span<const std::uint32_t> wanted) {
+  if (config_.is_recurrent(index)) {
+    mix(step, index, count);
+    return keep(count, wanted);
+  }
+  const LayerWeights& layer = weights_.layers[index];
+  const auto normed_rows = [&](std::uint32_t rows) {
+    return normed(layer.attention_norm, x_.rows(rows), h_.rows(rows));
+  };
+  dense(std::array{&layer.k, &layer.v}, normed_rows(count), std::array{k_.rows(count), v_.rows(count)},
+        precise_);
+  store_kv(step, index, count);
+  keep(count, wanted);
+  if (wanted.empty()) return;
+  const auto rows = static_cast<std::uint32_t>(wanted.size());
+  dense<1>({&layer.q}, normed_rows(rows), {q_.rows(rows)}, precise_);
+  attend(step, index, rows, wanted);
+  norm(layer.attention_post_norm, h_.rows(rows));
+  add_residual(h_.rows(rows));
+}
+
 void Decoder::attention(Step& step, std::uint32_t index, Rows in, std::uint32_t count) {
   const LayerWeights& layer = weights_.layers[index];
-  const Rows h = h_.rows(count), q = q_.rows(count), k = k_.rows(count), v = v_.rows(count),
-             mixed = mixed_.rows(count);
-  dense(std::array{&layer.q, &layer.k, &layer.v}, in, std::array{q, k, v}, precise_);
+  dense(std::array{&layer.q, &layer.k, &layer.v}, in,
+        std::array{q_.rows(count), k_.rows(count), v_.rows(count)}, precise_);
+  store_kv(step, index, count);
+  attend(step, index, count);
+}
+
+void Decoder::store_kv(Step& step, std::uint32_t index, std::uint32_t count) {
+  const Rows k = k_.rows(count);
+  norm(weights_.layers[index].k_norm, k);
+  rotate(k, config_.kv_heads, index);
+  step.write(index, k, v_.rows(count));
+}
+
+void Decoder::attend(Step& step, std::uint32_t index, std::uint32_t count,
+                     std::span<const std::uint32_t> rows) {
+  const LayerWeights& layer = weights_.layers[index];
+  const Rows q = q_.rows(count), mixed = mixed_.rows(count);
   norm(layer.q_norm, q);
-  norm(layer.k_norm, k);
-  rotate(q, config_.heads, index, step);
-  rotate(k, config_.kv_heads, index, step);
-  step.write(index, k, v);
+  rotate(q, config_.heads, index);
   step.attend(index, q, mixed,
               {.heads = config_.heads,
                .scale = config_.attention_scale,
                .softcap = config_.attention_softcap,
                .sinks = layer.sinks,
-               .precision = config_.precision});
-  dense<1>({&layer.o}, mixed, {h}, first_);
+               .precision = config_.precision},
+              rows);
+  dense<1>({&layer.o}, mixed, {h_.rows(count)}, first_);
 }
 
 // c * conv(b * x), each element alone.
@@ -171,10 +231,10 @@ Rows Decoder::normed(const Norm& gain, Rows rows, Rows out) {
 
 void Decoder::activate(Rows gate, Rows up) { pykv::activate(backend_, activation_, gate, up); }
 
-void Decoder::rotate(Rows rows, std::uint32_t heads, std::uint32_t layer, const Step& step) {
+void Decoder::rotate(Rows rows, std::uint32_t heads, std::uint32_t layer) {
   if (config_.rope.dims == 0) return;
   const bool windowed = config_.windowed(layer);
-  backend_.rope(rows, heads, windowed ? config_.window_rope : config_.rope, step.positions(),
+  backend_.rope(rows, heads, windowed ? config_.window_rope : config_.rope, positions_,
                 windowed ? config_.window_rope_magnitude : config_.rope_magnitude);
 }
 

@@ -27,8 +27,7 @@ struct Model::Impl {
   Decoder decoder;
   std::size_t weight_bytes;
   LayerTable layers;
-  RowBuffer head_rows;    // [kHeadRows, width], made with the first logits
-  RowBuffer logits_rows;  // [kHeadRows, vocab]
+  RowBuffer logits_rows;  // [kHeadRows, vocab], made with the first logits
   bool head_ready = false;
   Turns turns;
 
@@ -44,7 +43,7 @@ struct Model::Impl {
 
   void check_step(Step& step, std::span<const Token> tokens) const;
   void check_logits(std::uint32_t rows, std::span<const std::uint32_t> logit_rows, std::size_t size) const;
-  void compute_logits(Rows x, std::span<const std::uint32_t> rows, std::span<float> logits);
+  void compute_logits(Rows x, std::span<float> logits);
 };
 
 void Model::Impl::check_step(Step& step, std::span<const Token> tokens) const {
@@ -83,20 +82,19 @@ void Model::Impl::check_logits(std::uint32_t rows, std::span<const std::uint32_t
                           " are needed");
 }
 
-void Model::Impl::compute_logits(Rows x, std::span<const std::uint32_t> rows, std::span<float> logits) {
-  if (!head_ready && !rows.empty()) {
-    head_rows = RowBuffer(backend, kHeadRows, config.width);
+void Model::Impl::compute_logits(Rows x, std::span<float> logits) {
+  if (!head_ready && x.count != 0) {
     logits_rows = RowBuffer(backend, kHeadRows, config.vocab);
     head_ready = true;
   }
-  while (!rows.empty()) {
-    const auto count = static_cast<std::uint32_t>(std::min<std::size_t>(rows.size(), kHeadRows));
-    const std::size_t numbers = std::size_t{count} * config.vocab;
-    backend.gather(x, rows.first(count), head_rows.rows(count));
-    decoder.head(head_rows.rows(count), logits_rows.rows(count));
-    backend.download(logits_rows.rows(count), logits.first(numbers));
-    rows = rows.subspan(count);
+  const std::uint32_t end = x.first + x.count;
+  while (x.first < end) {
+    x.count = std::min(end - x.first, kHeadRows);
+    const std::size_t numbers = std::size_t{x.count} * config.vocab;
+    decoder.head(x, logits_rows.rows(x.count));
+    backend.download(logits_rows.rows(x.count), logits.first(numbers));
     logits = logits.subspan(numbers);
+    x.first += x.count;
   }
 }
 
@@ -114,8 +112,7 @@ void Model::forward(Step& step, std::span<const Token> tokens, std::span<const s
   impl_->check_step(step, tokens);
   impl_->check_logits(step.rows(), logit_rows, logits.size());
   const Turns::Turn turn(impl_->turns);
-  const Rows x = impl_->decoder.run_layers(step, tokens);
-  impl_->compute_logits(x, logit_rows, logits);
+  impl_->compute_logits(impl_->decoder.run_layers(step, tokens, logit_rows), logits);
 }
 
 }  // namespace pykv
