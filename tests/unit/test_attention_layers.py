@@ -163,7 +163,11 @@ REFUSED = [
     (pykv.InvalidArgument, "base 0", [layer(rope=pykv.Rope(32, 0.0))]),
     (pykv.InvalidArgument, "base is nan", [layer(rope=pykv.Rope(32, float("nan")))]),
     (pykv.InvalidArgument, "frequencies", [layer(rope=pykv.Rope(32, frequencies=[1.0]))]),
-    (pykv.InvalidArgument, "frequency is inf", [layer(rope=pykv.Rope(2, frequencies=[1e400]))]),
+    (
+        pykv.InvalidArgument,
+        r"frequencies\[0\] is inf",
+        [layer(rope=pykv.Rope(2, frequencies=[1e400]))],
+    ),
     (pykv.InvalidArgument, "dims is -2", [layer(rope=pykv.Rope(-2))]),
     (TypeError, "dims", [layer(rope=pykv.Rope(2.0))]),  # type: ignore[arg-type]
     (TypeError, "interleaved", [layer(rope=pykv.Rope(2, interleaved=0))]),  # type: ignore[arg-type]

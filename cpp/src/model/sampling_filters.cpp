@@ -50,6 +50,22 @@ double exp_nonpositive(double x) {
 bool less_likely(const Candidate& a, const Candidate& b) {
   return a.first != b.first ? a.first < b.first : a.second > b.second;
 }
+// Calls visit(i) for each logit above `least`, which visit may raise. Few are: whole blocks are passed over,
+// several comparisons to an instruction.
+template <class Visit>
+void for_each_above(std::span<const float> logits, std::size_t first, const float& least, Visit visit) {
+  constexpr std::size_t kBlock = 64;
+  for (std::size_t begin = first; begin < logits.size(); begin += kBlock) {
+    const auto block = logits.subspan(begin, std::min(kBlock, logits.size() - begin));
+    const float bound = least;
+    int above = 0;
+    for (const float logit : block) above |= static_cast<int>(logit > bound);
+    if (above == 0) continue;
+    for (std::size_t i = 0; i < block.size(); ++i)
+      if (block[i] > least) visit(begin + i);
+  }
+}
+
 void collect_above(std::span<const float> logits, std::uint32_t count, float least,
                    std::vector<Candidate>& out) {
   for (std::size_t i = 0; i < logits.size(); ++i)
@@ -78,8 +94,7 @@ double sum_of_weights(const std::vector<Candidate>& candidates, float highest, d
 
 Candidate most_likely(std::span<const float> logits) {
   Candidate best{kLowest, 0};
-  for (std::size_t i = 0; i < logits.size(); ++i)
-    if (logits[i] > best.first) best = {logits[i], static_cast<Token>(i)};
+  for_each_above(logits, 0, best.first, [&](std::size_t i) { best = {logits[i], static_cast<Token>(i)}; });
   return best;
 }
 
@@ -91,13 +106,12 @@ void collect(std::span<const float> logits, std::uint32_t count, float least, st
   for (std::size_t i = 0; i < keep; ++i) out.emplace_back(clean(logits[i]), static_cast<Token>(i));
   if (keep == logits.size()) return;
   std::make_heap(out.begin(), out.end(), more_likely);  // the least likely one in front
-  for (std::size_t i = keep; i < logits.size(); ++i) {
-    // Later ids lose ties, so only a higher logit displaces; NaN compares false.
-    if (!(logits[i] > out.front().first)) continue;
+  // Later ids lose ties, so only a higher logit displaces; NaN compares false.
+  for_each_above(logits, keep, out.front().first, [&](std::size_t i) {
     std::pop_heap(out.begin(), out.end(), more_likely);
     out.back() = {logits[i], static_cast<Token>(i)};
     std::push_heap(out.begin(), out.end(), more_likely);
-  }
+  });
   std::sort_heap(out.begin(), out.end(), more_likely);
 }
 
