@@ -14,6 +14,9 @@ ROOT = Path(__file__).resolve().parents[1]
 # What must be inside the wheel beside Python files and the module.
 EXPECTED = ["pykv/py.typed", "pykv/_core.pyi", "pykv/dashboard/__init__.py"]
 
+# With the flags of `make build`: where ccache is used, its objects go into the wheel.
+AS_DEVELOPED = ["-C", "cmake.define.PYKV_WERROR=ON"]
+
 
 def run(*command: str, cwd: str) -> str:
     print("$", " ".join(command), flush=True)
@@ -27,7 +30,8 @@ def run(*command: str, cwd: str) -> str:
 
 def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
-        run(sys.executable, "-m", "pip", "wheel", "--no-deps", "-w", folder, str(ROOT), cwd=folder)
+        wheel_of = [sys.executable, "-m", "pip", "wheel", "--no-deps", "-w", folder, str(ROOT)]
+        run(*wheel_of, *AS_DEVELOPED, cwd=folder)
         wheel = next(Path(folder).glob("pykv_cache-*.whl"))
         names = run(sys.executable, "-m", "zipfile", "-l", str(wheel), cwd=folder)
         for name in EXPECTED:
