@@ -22,7 +22,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 CMAKE_DEV = cmake --preset $(1) -Dpybind11_DIR="$$(python -m pybind11 --cmakedir)" -DPython_EXECUTABLE="$(CURDIR)/$(BIN)/python"
 
-.PHONY: help serve install build test lint stubs test-cpp test-python test-package test-system test-asan test-tsan test-aarch64 test-tools test-long fuzz fuzz-long bench clean
+.PHONY: help serve install build test lint stubs test-cpp test-python test-package test-system test-asan test-tsan test-aarch64 test-tools test-long fuzz fuzz-cache fuzz-gguf fuzz-long bench clean
 
 help:
 	@echo "make serve        install everything and serve the default model (API and dashboard)"
@@ -121,7 +121,12 @@ FUZZ = build/fuzz/tests/fuzz/fuzz_$(1) -timeout=60 -print_final_stats=1 -artifac
 fuzz: $(VENV)/.tools
 	$(FUZZ_BUILD)
 	rm -rf build/fuzz/rehearsed && mkdir -p build/fuzz/rehearsed/cache build/fuzz/rehearsed/gguf
+	$(MAKE) --output-sync=target -j 2 fuzz-cache fuzz-gguf
+
+fuzz-cache:
 	$(call FUZZ,cache,-seed=1 -use_cmp=0 -reload=0 -runs=1500,rehearsed)
+
+fuzz-gguf:
 	$(call FUZZ,gguf,-seed=1 -use_cmp=0 -reload=0 -runs=500000,rehearsed)
 
 # New inputs each time. What is found stays in build/fuzz/corpus; a crash leaves its input in
