@@ -264,7 +264,9 @@ void multiply_panel(PanelProduct product) {
   };
   if constexpr (kVecs == 1) {
     take(std::integral_constant<int, 16>{});
+    take(std::integral_constant<int, 8>{});
     take(std::integral_constant<int, 4>{});
+    take(std::integral_constant<int, 2>{});
   } else {
     take(std::integral_constant<int, 2>{});
   }
