@@ -84,15 +84,38 @@ TEST(it_looks_again_how_long_a_step_without_prompts_takes) {
   CHECK(took / base > 2.0 && took / base < 2.6);
 }
 
-TEST(one_slow_step_changes_little) {
+TEST(one_slow_step_is_soon_forgotten) {
   StepCost cost;
   for (int i = 0; i < 5; ++i) cost.observe(8, 0, 0.018);
   for (int i = 0; i < 5; ++i) cost.observe(8, 64, 0.018 + 64 * 1e-4);
   const std::uint32_t before = *cost.prompt_tokens(8, 2.5);
   cost.observe(8, 64, 5.0);
   cost.observe(8, 0, 5.0);
+  CHECK(*cost.prompt_tokens(8, 2.5) < before / 2);  // perhaps the next ones will be slow, too
+  for (int i = 0; i < 5; ++i) cost.observe(8, 64, 0.018 + 64 * 1e-4);
   const std::uint32_t after = *cost.prompt_tokens(8, 2.5);
   CHECK(after >= before * 3 / 4 && after <= before * 5 / 4);
+}
+
+TEST(while_the_machine_is_held_up_shares_are_small) {
+  StepCost cost;
+  const auto step = [&](std::uint32_t share, double slowness) {
+    const double took = slowness * (0.020 + 0.002 * share);
+    cost.observe(8, share, took);
+    return took / 0.020;
+  };
+  std::uint32_t share = 10;
+  step(0, 1), step(share, 1);
+  for (int i = 0; i < 30; ++i) step(share = *cost.prompt_tokens(8, 2.2), 1);
+  CHECK(share >= 10 && share <= 12);
+  // Something takes two fifths of the machine for a while: the first step is long, the others are not.
+  CHECK(step(*cost.prompt_tokens(8, 2.2), 1.7) > 3);
+  for (int i = 0; i < 8; ++i) CHECK(step(*cost.prompt_tokens(8, 2.2), 1.7) < 3);
+  for (int i = 0; i < 20; ++i) step(share = *cost.prompt_tokens(8, 2.2), 1);
+  CHECK(share >= 9 && share <= 13);
+  // It stays: then that is how fast the machine is.
+  for (int i = 0; i < 640; ++i) step(share = *cost.prompt_tokens(8, 2.2), 1.7);
+  CHECK(share == 0 || (share >= 9 && share <= 13));
 }
 
 TEST(a_prompt_always_goes_on) {

@@ -6,8 +6,11 @@ namespace pykv::engine {
 
 namespace {
 
-constexpr double kWeight = 0.2;      // of the newest observation
-constexpr double kOutlier = 1.25;    // a step that the system held up counts at most so many times
+constexpr double kWeight = 0.2;    // of the newest observation
+constexpr double kOutlier = 1.25;  // a step that the system held up counts at most so many times
+constexpr double kNewestDelay = 0.5;
+constexpr double kMostDelay = 2;
+constexpr double kUsualDelay = 1.1;  // as much as steps differ anyway
 constexpr std::uint32_t kRound = 4;  // kernels take rows in groups; below that a row counts
 
 void learn(double& estimate, double seconds) {
@@ -31,6 +34,10 @@ void StepCost::observe(std::uint32_t generating, std::uint32_t prompt, double se
   ++since_without_;
   const std::optional<double> base = without_prompt(generating);
   if (!base) return;
+  if (prompt_token_) {
+    const double predicted = *base + prompt * *prompt_token_;
+    delay_ += kNewestDelay * (std::min(seconds / predicted, kMostDelay) - delay_);
+  }
   const double each = std::max(seconds - *base, 0.0) / prompt;
   if (prompt_token_ && *prompt_token_ > 0)
     learn(*prompt_token_, each);
@@ -49,7 +56,8 @@ std::optional<std::uint32_t> StepCost::prompt_tokens(std::uint32_t generating, d
   const std::optional<double> base = without_prompt(generating);
   if (!base || !prompt_token_) return std::nullopt;
   if (since_without_ >= kLookAgain) return 0;
-  const double tokens = (factor - 1.0) * *base / std::max(*prompt_token_, 1e-12);
+  const double bearable = delay_ > kUsualDelay ? factor / delay_ : factor;
+  const double tokens = std::max(bearable - 1.0, 0.0) * *base / std::max(*prompt_token_, 1e-12);
   if (tokens >= 1e6) return 1000000;
   const auto whole = static_cast<std::uint32_t>(tokens);
   return std::max(kLeastShare, whole < 4 * kRound ? whole : whole / kRound * kRound);

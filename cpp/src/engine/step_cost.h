@@ -14,8 +14,9 @@ class StepCost {
   void observe(std::uint32_t generating, std::uint32_t prompt, double seconds);
 
   // Prompt tokens with which a step beside `generating` tokens takes about `factor` (> 1) times
-  // as long as without, at least kLeastShare; now and then 0, to see how long that is. nullopt: not
-  // known yet.
+  // as long as without, at least kLeastShare; now and then 0, to see how long that is. Fewer while
+  // steps take longer than predicted, as when another program holds the machine up for a while.
+  // nullopt: not known yet.
   std::optional<std::uint32_t> prompt_tokens(std::uint32_t generating, double factor) const;
 
   static constexpr std::uint32_t kLeastShare = 4;  // a prompt always goes on
@@ -28,6 +29,7 @@ class StepCost {
   std::map<std::uint32_t, double> without_prompt_;  // seconds of a step, by generating tokens
   std::optional<double> prompt_token_;              // seconds that one adds to such a step
   std::uint32_t since_without_ = 0;                 // steps with prompts since one without
+  double delay_ = 1;                                // time of the newest such steps over what was predicted
 };
 
 }  // namespace pykv::engine
