@@ -143,7 +143,7 @@ class Step:
         rows = self.rows if numbers is None else len(numbers)
         q_rows = _rows(q, (rows, heads, spec.k_dim), "[Step.attend] q")
         if rows == 0:
-            return q_rows.reshape(0, heads, spec.k_dim)[:, :, : spec.v_dim]
+            return np.empty((0, heads, spec.v_dim), np.float32)
         out = step.attend(
             layer,
             q_rows,

@@ -290,3 +290,12 @@ TEST(a_block_with_enough_beside_it_is_done_as_a_whole_and_first) {
   CHECK(cut.made.whole.size() == 34 && cut.made.visits.empty());
   CHECK(cut.made.whole[0]->count == 8 && cut.made.whole[1]->count == 8 && cut.made.whole[2]->count == 2);
 }
+
+TEST(without_room_for_partial_results_all_are_whole_the_largest_first) {
+  constexpr std::uint32_t kLong = 1000000;  // 256 queries times 3,907 partitions
+  const Cut cut({{0, 0, 1001, 0, 0}, {0, 4096, kLong + 128, 0, 0}},
+                {{0, 1, 1000, 0, 1, 1000}, {1, 128, kLong, 1, 1, kLong}}, {}, 2);
+  CHECK(cut.made.whole.size() == 4 && cut.made.visits.empty() && cut.made.visited.empty());
+  CHECK(cut.made.whole[0]->count == 256 && cut.made.whole[1]->count == 256);
+  CHECK(cut.made.whole[2]->count == 2 && cut.made.whole[3]->count == 2);
+}

@@ -71,6 +71,7 @@ def test_only_some_rows_have_the_bits_that_all_have(
         step.write(0, k, v)
         all_rows = step.attend(0, q)
         some = step.attend(0, q[only], only=only)
+    assert some.shape == (len(only), HEADS, V_DIM)
     assert np.array_equal(some, all_rows[only])
     assert some.dtype == np.float32
 

@@ -130,8 +130,8 @@ class Step {
   // q [rows, heads * k_dim] -> out [rows, heads * v_dim]; causal over each row's own
   // sequence including this step's tokens, as far as the layer's window reaches. write() of
   // the layer that stores its KV must have come before. params.window and params.rope are set
-  // here; sinks must be given if, and only if, the layer has them. With `only`, rows of the step that
-  // ascend, q and out are theirs, one after the other, and the others' are not computed.
+  // here; sinks must be given if, and only if, the layer has them. With `only` (empty: all), rows of
+  // the step that ascend, q and out are theirs, one after the other, and the others' are not computed.
   void attend(std::uint32_t layer, Rows q, Rows out, const AttentionParams& params,
               std::span<const std::uint32_t> only = {});
 

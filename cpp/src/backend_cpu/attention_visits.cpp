@@ -180,8 +180,7 @@ void choose_visits(const Attention& a, std::uint32_t threads) {
   if (!take_places(a)) {
     cut.visited.clear();
     cut.whole.clear();
-    for (const QueryBlock& block : cut.blocks) cut.whole.push_back(&block);
-    return;
+    return choose_whole(a, 1, false);  // all of them, as for one thread
   }
   if (share) visit_shared(a, cut.sights);
   for (const QueryBlock* block : cut.visited) visit_alone(cut, *block);

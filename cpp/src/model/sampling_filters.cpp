@@ -50,6 +50,7 @@ double exp_nonpositive(double x) {
 bool less_likely(const Candidate& a, const Candidate& b) {
   return a.first != b.first ? a.first < b.first : a.second > b.second;
 }
+
 // Calls visit(i) for each logit above `least`, which visit may raise. Few are: whole blocks are passed over,
 // several comparisons to an instruction.
 template <class Visit>
