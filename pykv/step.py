@@ -234,14 +234,14 @@ def _heads(q: npt.ArrayLike, kv_heads: int) -> int:
     )
 
 
-def _row_numbers(only: npt.ArrayLike) -> npt.NDArray[np.int64]:
+def _row_numbers(only: npt.ArrayLike) -> npt.NDArray[Any]:
     array = np.asarray(only)
     if array.ndim != 1 or (array.size != 0 and array.dtype.kind not in "iu"):
         raise TypeError(
             f"[Step.attend] only is an array of {array.dtype} of shape {list(array.shape)}, "
             "must be numbers of rows"
         )
-    return array.astype(np.int64)
+    return array
 
 
 def _per_head(values: npt.ArrayLike | None, heads: int, name: str) -> list[float]:

@@ -215,6 +215,8 @@ def step_arguments() -> list[tuple[type[Exception], str, dict[str, Any]]]:
     ]
     cases.append((pykv.InvalidArgument, "only", {"only": [-1, 0, 1]}))
     cases.append((pykv.InvalidArgument, "only", {"only": [0, 1, 2**40]}))
+    huge = np.array([0, 1, 2**63], np.uint64)
+    cases.append((pykv.InvalidArgument, r"only\[2\] is 9223372036854775808", {"only": huge}))
     cases.append((pykv.InvalidArgument, "q has shape", {"only": [0, 1]}))
     cases += [
         (TypeError, "only is an array", {"only": x}) for x in ("abc", 1, [0.0, 1.0, 2.0], [[0]])
